@@ -1,0 +1,3 @@
+//! The `onceward` binary.
+
+fn main() {}

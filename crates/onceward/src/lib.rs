@@ -1,0 +1,1 @@
+//! Onceward: every effect once, always forward.
