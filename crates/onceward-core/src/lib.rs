@@ -1,1 +1,30 @@
-//! The pure heart of Onceward.
+//! The pure heart of Onceward: facts about a key + a request + now → one decision → one batch.
+//!
+//! No I/O, no clock, no randomness, no async: every instant, token and random number is passed in.
+//! The engine in the `onceward` crate loads facts, asks [`decide`] and commits what it says.
+//!
+//! Words are used as the glossary in `ARCHITECTURE.md` fixes them.
+
+pub mod audit;
+pub mod batch;
+pub mod codec;
+pub mod decide;
+pub mod fingerprint;
+pub mod guard;
+pub mod key;
+pub mod limits;
+pub mod record;
+pub mod stamp;
+pub mod text;
+pub mod zoo;
+
+/// Short shared text: owners, ids, error texts.
+pub type Text = std::sync::Arc<str>;
+
+/// Shared bytes: outcomes, payloads, documents.
+pub type Bytes = std::sync::Arc<[u8]>;
+
+/// The longest prefix of `text` that has at most `bytes` bytes and ends between characters.
+pub(crate) fn text_cut(text: &str, bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes)]
+}

@@ -1,1 +1,8 @@
 //! Onceward: every effect once, always forward.
+//!
+//! One engine settles retries, duplicates, reorderings and lost updates for requests, jobs and
+//! event streams. Start with [`engine::Engine`] over a [`store::Store`].
+
+pub mod store;
+
+pub use onceward_core as core;

@@ -1,0 +1,337 @@
+//! Claims: may this request run, and under which fence?
+//!
+//! [`claim`] grants a lease for an effect elsewhere (two commits). [`run_once`] writes the key as
+//! done together with its effects (one commit, no lease): that write is the claim. Both read the
+//! same standing of the key, so they can't disagree.
+
+use super::effects::{Effects, add_effects};
+use super::job::{bury_abandoned, is_spent};
+use super::{
+    Facts, Look, Permit, Step, Verdict, blank, forget_after, judge, payload_body, rewrite,
+    running_sweep,
+};
+use crate::audit::{Entry, Trace};
+use crate::batch::{Applied, Batch, Condition, Write};
+use crate::fingerprint::Fingerprint;
+use crate::guard::{Guard, Need};
+use crate::key::{Key, Kind};
+use crate::record::{Body, Draft, FenceWrite, OnAbandoned, Record, State, Stored, Terms, Time};
+use crate::stamp::Token;
+use crate::zoo::{Bug, planted};
+use crate::{Bytes, Text};
+
+/// A request to run.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// What it is unique in.
+    pub key: Key,
+    /// Of its payload.
+    pub fingerprint: Fingerprint,
+    /// Policy, stored with the record.
+    pub terms: Terms,
+    /// Who asks, for people to read.
+    pub owner: Option<Text>,
+    /// The caller's name for this claim, so that a repeated one returns the same permit.
+    pub attempt_id: Option<Text>,
+    /// The order it must keep.
+    pub guard: Option<Guard>,
+    /// What is kept of the payload, encoded.
+    pub payload: Option<Bytes>,
+    /// Correlation ids and actor.
+    pub trace: Trace,
+}
+
+impl Claim {
+    /// A claim with default terms and nothing else.
+    #[must_use]
+    pub fn new(key: Key, fingerprint: Fingerprint) -> Self {
+        Self {
+            key,
+            fingerprint,
+            terms: Terms::default(),
+            owner: None,
+            attempt_id: None,
+            guard: None,
+            payload: None,
+            trace: Trace::default(),
+        }
+    }
+}
+
+/// What an applied batch of a claim meant.
+#[derive(Debug, Clone)]
+pub enum Granted {
+    /// The permit is ours.
+    Run {
+        /// The draft that was written, to make the permit from.
+        draft: Box<Draft>,
+        /// An outcome past its retention was there.
+        was_expired: bool,
+    },
+    /// The record was marked as unknown.
+    Unknown(Box<Record>),
+    /// The record was marked as dead.
+    Dead(Box<Record>),
+}
+
+impl Granted {
+    /// The verdict, once the store has stamped the batch.
+    #[must_use]
+    pub fn verdict(self, token: Token, applied: Applied) -> Option<Verdict> {
+        match self {
+            Self::Run { draft, was_expired } => {
+                let (rev, fence) = applied.first?;
+                let mut record = draft.resolve(token, applied.now, rev.0);
+                record.fence = fence;
+                record.last_fence = fence?;
+                Permit::of(record).map(|permit| Verdict::Run { permit, was_expired })
+            }
+            Self::Unknown(record) => Some(Verdict::Unknown(record)),
+            Self::Dead(record) => Some(Verdict::Dead(record)),
+        }
+    }
+}
+
+/// How a key stands for someone who wants to run.
+enum Standing<'a> {
+    /// Free to write under this condition, over this record if there is one.
+    Free { condition: Condition, over: Option<&'a Record>, was_expired: bool },
+    /// The lease ran out and the terms say hold.
+    Abandoned(&'a Record),
+    /// Not free: this is the answer.
+    Answer(Verdict),
+}
+
+/// Decides a claim for an effect elsewhere.
+#[must_use]
+pub fn claim(request: &Claim, token: Token, facts: &Facts) -> Step<Granted, Verdict> {
+    let (condition, over, was_expired) = match standing(request, facts) {
+        Standing::Answer(verdict) => return Step::Answer(verdict),
+        Standing::Abandoned(record) => return mark_unknown(record, token),
+        Standing::Free { condition, over, was_expired } => (condition, over, was_expired),
+    };
+    if let Some(Err(refusal)) = request.guard.as_ref().map(|guard| judge(guard, facts)) {
+        return Step::Answer(Verdict::Refused(refusal));
+    }
+    if let Some(spent) = over.filter(|over| over.state == State::Running && is_spent(over)) {
+        return bury_abandoned(spent, token);
+    }
+    let mut record = blank(request, State::Running);
+    let mut fence = FenceWrite::Grant;
+    record.attempt = 1;
+    if let Some(over) = over
+        && !was_expired
+    {
+        record.attempt = over.attempt.saturating_add(1);
+        record.created_at = over.created_at;
+        record.priority = over.priority;
+        record.error.clone_from(&over.error);
+        if planted(Bug::FenceByWorkerName) && over.owner == request.owner && over.last_fence.0 > 0 {
+            record.fence = Some(over.last_fence);
+            record.last_fence = over.last_fence;
+            fence = FenceWrite::Keep;
+        }
+    }
+    let draft = Draft {
+        fence,
+        fresh: over.is_none() || was_expired,
+        due: Time::In(request.terms.lease_ms),
+        expires: Time::Clear,
+        sweep: running_sweep(&record, &request.terms),
+        outcome: if over.is_some() { Body::Clear } else { Body::Keep },
+        payload: payload_body(request.payload.as_ref(), over.is_some_and(|over| over.has_payload)),
+        record,
+    };
+    let mut batch = Batch::new(token);
+    if !planted(Bug::LookThenClaim) {
+        batch.conditions.push(condition);
+    }
+    if let Some(guard) = &request.guard {
+        batch.conditions.push(guard_condition(guard));
+    }
+    batch.writes.push(Write::Put(Box::new(draft.clone())));
+    if let Some(over) = over
+        && over.state == State::Running
+    {
+        batch.writes.push(Write::Audit(Box::new(takeover_entry(request, over))));
+    }
+    Step::Commit(batch, Granted::Run { draft: Box::new(draft), was_expired })
+}
+
+/// Decides a request whose whole effect is in this store: the key as done, its outcome and its
+/// effects in one batch.
+#[must_use]
+pub fn run_once(
+    request: &Claim,
+    outcome: (&Bytes, Fingerprint),
+    effects: &Effects,
+    token: Token,
+    facts: &Facts,
+) -> Step<Granted, Verdict> {
+    let (condition, over, was_expired) = match standing(request, facts) {
+        Standing::Answer(verdict) => return Step::Answer(verdict),
+        Standing::Abandoned(record) => return mark_unknown(record, token),
+        Standing::Free { condition, over, was_expired } => (condition, over, was_expired),
+    };
+    let mut batch = Batch::new(token);
+    batch.conditions.push(condition);
+    let mut record = blank(request, State::Done);
+    record.outcome = Some(outcome.1);
+    record.attempt = match over {
+        Some(over) if !was_expired => over.attempt.saturating_add(1),
+        _ => 1,
+    };
+    if let Some(over) = over {
+        record.created_at = over.created_at;
+    }
+    let entry = Entry::about(&request.key, "done", &request.fingerprint, &request.trace);
+    let draft = Draft {
+        fence: FenceWrite::Once,
+        fresh: over.is_none() || was_expired,
+        due: Time::Clear,
+        expires: Time::In(request.terms.retain_ms),
+        sweep: Time::In(request.terms.retain_ms),
+        outcome: Body::Set(outcome.0.clone()),
+        payload: payload_body(request.payload.as_ref(), over.is_some_and(|over| over.has_payload)),
+        record,
+    };
+    batch.writes.push(Write::Put(Box::new(draft.clone())));
+    if let Err(answer) = add_guard(&mut batch, request.guard.as_ref(), facts) {
+        return Step::Answer(answer);
+    }
+    batch.writes.push(Write::Audit(Box::new(entry)));
+    match add_effects(&mut batch, effects, &request.trace, facts) {
+        Ok(looks) if looks.is_empty() => {
+            Step::Commit(batch, Granted::Run { draft: Box::new(draft), was_expired })
+        }
+        Ok(looks) => Step::Look(looks),
+        Err(refused) => Step::Answer(refused),
+    }
+}
+
+/// Adds a guard's condition and the move of its mark.
+pub(super) fn add_guard(
+    batch: &mut Batch,
+    guard: Option<&Guard>,
+    facts: &Facts,
+) -> Result<(), Verdict> {
+    let Some(guard) = guard else { return Ok(()) };
+    judge(guard, facts).map_err(Verdict::Refused)?;
+    batch.conditions.push(guard_condition(guard));
+    batch.writes.push(Write::Mark {
+        subject: guard.subject.clone(),
+        position: guard.rule.moves_to(),
+        value: Body::Keep,
+    });
+    Ok(())
+}
+
+pub(super) fn guard_condition(guard: &Guard) -> Condition {
+    let subject = guard.subject.clone();
+    match guard.rule.need() {
+        Need::Is(n) => Condition::PositionIs(subject, n),
+        Need::AtMost(n) => Condition::PositionAtMost(subject, n),
+    }
+}
+
+fn standing<'a>(request: &Claim, facts: &'a Facts) -> Standing<'a> {
+    let key = request.key.clone();
+    let stored = match facts.record(&request.key) {
+        None | Some(None) => {
+            let condition = Condition::Absent(key);
+            return Standing::Free { condition, over: None, was_expired: false };
+        }
+        Some(Some(stored)) => stored,
+    };
+    let record = &stored.record;
+    let mut state = record.state_at(facts.now);
+    if planted(Bug::ExpiredReplayed) && state == State::Expired && stored.outcome.is_some() {
+        state = State::Done;
+    }
+    let over_rev = Condition::RevIs(key, record.rev);
+    if state == State::Expired {
+        return Standing::Free { condition: over_rev, over: Some(record), was_expired: true };
+    }
+    let seen = !planted(Bug::MismatchOnlyWhenDone) || state == State::Done;
+    if record.fingerprint != request.fingerprint && seen {
+        return Standing::Answer(Verdict::Mismatch(Box::new(record.clone())));
+    }
+    let free = |condition| Standing::Free { condition, over: Some(record), was_expired: false };
+    match state {
+        State::Done | State::Expired => Standing::Answer(Verdict::Replay(Box::new(stored.clone()))),
+        State::Dead => Standing::Answer(Verdict::Dead(Box::new(record.clone()))),
+        State::Unknown => Standing::Answer(Verdict::Unknown(Box::new(record.clone()))),
+        State::Pending | State::Failed => match not_due_ms(record, facts) {
+            0 => free(over_rev),
+            retry_after_ms => Standing::Answer(Verdict::Busy { retry_after_ms }),
+        },
+        State::Running if !facts.lapsed(record) => running(request, stored, facts),
+        State::Running if record.terms.on_abandoned == OnAbandoned::Hold => {
+            Standing::Abandoned(record)
+        }
+        State::Running => free(takeover_condition(record, over_rev)),
+    }
+}
+
+/// A live lease: one's own claim comes again, or someone else's runs.
+fn running<'a>(request: &Claim, stored: &'a Stored, facts: &Facts) -> Standing<'a> {
+    let record = &stored.record;
+    let own = request.attempt_id.is_some() && record.attempt_id == request.attempt_id;
+    if own && let Some(permit) = Permit::of(record.clone()) {
+        return Standing::Answer(Verdict::Run { permit, was_expired: false });
+    }
+    let retry_after_ms = record.due_at.map_or(1, |end| end.since(facts.now)).max(1);
+    Standing::Answer(Verdict::Busy { retry_after_ms })
+}
+
+fn takeover_condition(record: &Record, over_rev: Condition) -> Condition {
+    match record.fence {
+        Some(fence) if planted(Bug::TakeoverByFence) => {
+            Condition::FenceIs(record.key.clone(), fence)
+        }
+        _ => over_rev,
+    }
+}
+
+fn not_due_ms(record: &Record, facts: &Facts) -> u64 {
+    record.due_at.map_or(0, |due| due.since(facts.now))
+}
+
+/// The lease of a held record ran out: it becomes unknown. The fence stays, so that its owner, if
+/// it lives after all, can still say how it ended.
+pub(super) fn mark_unknown(record: &Record, token: Token) -> Step<Granted, Verdict> {
+    let mut unknown = record.clone();
+    unknown.state = State::Unknown;
+    let mut batch = Batch::new(token);
+    batch.conditions.push(Condition::RevIs(record.key.clone(), record.rev));
+    let mut draft = rewrite(unknown.clone(), FenceWrite::Keep);
+    draft.due = Time::Clear;
+    draft.sweep = Time::Clear;
+    batch.writes.push(Write::Put(Box::new(draft)));
+    let entry = Entry::about(&record.key, "unknown", &record.fingerprint, &record.trace);
+    batch.writes.push(Write::Audit(Box::new(entry)));
+    Step::Commit(batch, Granted::Unknown(Box::new(unknown)))
+}
+
+fn takeover_entry(request: &Claim, over: &Record) -> Entry {
+    let mut entry = Entry::about(&request.key, "takeover", &request.fingerprint, &request.trace);
+    entry.fence = Some(over.last_fence.0);
+    entry.detail = Some("the lease ran out; a new attempt was granted".into());
+    entry
+}
+
+/// How long a record of these terms is kept after a failure that nobody takes up again.
+pub(super) fn failed_sweep(key: &Key, terms: &Terms, due_in_ms: u64) -> Time {
+    match key.kind() {
+        Kind::Request => Time::In(due_in_ms.saturating_add(forget_after(terms))),
+        Kind::Job | Kind::Event | Kind::Append => Time::Clear,
+    }
+}
+
+/// What a request has to know before it can be decided without a guess.
+#[must_use]
+pub fn looks(request: &Claim) -> Vec<Look> {
+    let mut looks = vec![Look::Record(request.key.clone())];
+    looks.extend(request.guard.iter().map(|guard| Look::Mark(guard.subject.clone())));
+    looks
+}

@@ -1,0 +1,157 @@
+//! Decisions by hand: what becomes of a record that nobody may run.
+//!
+//! Everything here is decided from facts and conditional on the rev, and it ends every permit: a
+//! zombie of the old attempt fits nothing afterwards.
+
+use super::claim::failed_sweep;
+use super::job::push_dead;
+use super::{Facts, Look, Step, judge, rewrite};
+use crate::Bytes;
+use crate::audit::{Entry, Trace};
+use crate::batch::{Batch, Condition, Write};
+use crate::fingerprint::Fingerprint;
+use crate::key::{Key, Kind};
+use crate::record::{Body, FenceWrite, Record, State, Time, error_text};
+use crate::stamp::Token;
+
+/// What a person decides about a record.
+#[derive(Debug, Clone)]
+pub enum Resolution {
+    /// Run again: a job becomes pending, a request may be retried.
+    Rerun {
+        /// Also when its subject has passed it.
+        force: bool,
+    },
+    /// It happened: this is the outcome.
+    Done {
+        /// The outcome's bytes and their digest.
+        outcome: (Bytes, Fingerprint),
+    },
+    /// It will never run.
+    Dead {
+        /// Why.
+        reason: String,
+    },
+    /// Forget the key with everything beside it.
+    Erase,
+}
+
+/// The answer to a resolution.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resolved {
+    /// Done as asked.
+    Ok,
+    /// There is no such record.
+    Absent,
+    /// The record's state does not allow it: a live lease, or an outcome that is final.
+    NotNow(Box<Record>),
+    /// Its subject has moved past it; `force` runs it all the same.
+    Stale {
+        /// Where the subject is.
+        current: u64,
+    },
+}
+
+/// Decides a resolution.
+#[must_use]
+pub fn resolve(
+    key: &Key,
+    resolution: &Resolution,
+    trace: &Trace,
+    token: Token,
+    facts: &Facts,
+) -> Step<Resolved, Resolved> {
+    let record = match facts.record(key) {
+        None => return Step::Look(vec![Look::Record(key.clone())]),
+        Some(None) => return Step::Answer(Resolved::Absent),
+        Some(Some(stored)) => &stored.record,
+    };
+    if !allowed(record, resolution, facts) {
+        return Step::Answer(Resolved::NotNow(Box::new(record.clone())));
+    }
+    let mut batch = Batch::new(token);
+    batch.conditions.push(Condition::RevIs(key.clone(), record.rev));
+    let by_hand = |action: &str| {
+        let mut entry = Entry::about(key, action, &record.fingerprint, trace);
+        entry.detail = Some(format!("by hand, from {}", record.state.as_str()).into());
+        Write::Audit(Box::new(entry))
+    };
+    match resolution {
+        Resolution::Rerun { force } => {
+            if let Some(guard) = record.guard.as_ref().filter(|_| !force) {
+                if facts.position(&guard.subject).is_none() {
+                    return Step::Look(vec![Look::Mark(guard.subject.clone())]);
+                }
+                if let Err(refusal) = judge(guard, facts) {
+                    return Step::Answer(Resolved::Stale { current: refusal.current });
+                }
+            }
+            push_rerun(&mut batch, record, *force);
+            batch.writes.push(by_hand("rerun"));
+        }
+        Resolution::Done { outcome } => {
+            push_done(&mut batch, record, outcome);
+            batch.writes.push(by_hand("done"));
+        }
+        Resolution::Dead { reason } => {
+            let mut dead = record.clone();
+            dead.state = State::Dead;
+            dead.error = Some(error_text(reason));
+            push_dead(&mut batch, dead);
+        }
+        Resolution::Erase => {
+            batch.writes.push(Write::Delete(key.clone()));
+            batch.writes.push(by_hand("erased"));
+        }
+    }
+    Step::Commit(batch, Resolved::Ok)
+}
+
+/// A live lease belongs to its holder, and an outcome is final until its retention ends; a person
+/// may erase an outcome, because erasure can be a duty.
+fn allowed(record: &Record, resolution: &Resolution, facts: &Facts) -> bool {
+    match (record.state_at(facts.now), resolution) {
+        (State::Running, _) => facts.lapsed(record),
+        (_, Resolution::Erase) => true,
+        (State::Done | State::Expired, _) => false,
+        (State::Pending, Resolution::Rerun { .. }) => false,
+        (State::Dead, Resolution::Dead { .. }) => false,
+        _ => true,
+    }
+}
+
+fn push_rerun(batch: &mut Batch, record: &Record, force: bool) {
+    let mut again = record.clone();
+    again.attempt = 0;
+    if force {
+        // Its turn has passed: it runs outside the order, once, because a person said so.
+        again.guard = None;
+    }
+    let job = record.key.kind() == Kind::Job;
+    again.state = if job { State::Pending } else { State::Failed };
+    let sweep = failed_sweep(&again.key, &again.terms, 0);
+    let mut draft = rewrite(again, FenceWrite::End);
+    draft.due = Time::In(0);
+    draft.sweep = sweep;
+    batch.writes.push(Write::Put(Box::new(draft)));
+}
+
+fn push_done(batch: &mut Batch, record: &Record, outcome: &(Bytes, Fingerprint)) {
+    let mut done = record.clone();
+    done.state = State::Done;
+    done.outcome = Some(outcome.1);
+    done.error = None;
+    let guard = done.guard.clone();
+    let retain_ms = done.terms.retain_ms;
+    let mut draft = rewrite(done, FenceWrite::Once);
+    draft.due = Time::Clear;
+    draft.expires = Time::In(retain_ms);
+    draft.sweep = Time::In(retain_ms);
+    draft.outcome = Body::Set(outcome.0.clone());
+    batch.writes.push(Write::Put(Box::new(draft)));
+    if let Some(guard) = guard {
+        // Said by hand to have happened: the subject moves on, never back.
+        let position = guard.rule.moves_to();
+        batch.writes.push(Write::Mark { subject: guard.subject, position, value: Body::Keep });
+    }
+}
