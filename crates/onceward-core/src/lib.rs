@@ -9,6 +9,7 @@ pub mod audit;
 pub mod batch;
 pub mod codec;
 pub mod decide;
+pub mod drive;
 pub mod fingerprint;
 pub mod guard;
 pub mod key;

@@ -12,7 +12,7 @@ mod job;
 mod resolve;
 mod sweep;
 
-pub use claim::{Claim, Granted, claim, looks, run_once};
+pub use claim::{Claim, Granted, Once, claim, looks, run_once};
 pub use effects::{Change, Effects, NewJob};
 pub use finish::{Completion, Finish, Retry, abandon, complete, fail, release, renew};
 pub use job::{Enqueue, JobOrder, enqueue, take};
