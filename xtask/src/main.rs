@@ -8,6 +8,7 @@
 #![expect(clippy::print_stdout, reason = "talking to the person who ran it is a chore's output")]
 #![expect(clippy::print_stderr, reason = "errors and progress go to stderr, results to stdout")]
 
+mod services;
 mod shell;
 mod tidy;
 
@@ -20,6 +21,11 @@ cargo xtask <chore>
 
   tidy
         The invariants and style rules that a machine can check.
+  services up [NAME]... [--print-env]
+  services down [NAME]...
+  services status [NAME]...
+        Real servers for the tests, on free loopback ports. Without a name: all of them.
+        eval \"$(cargo xtask services up postgres --print-env)\"
   help
         This text.
 ";
@@ -39,6 +45,7 @@ fn main() -> ExitCode {
 fn dispatch(words: &[&str]) -> Result<()> {
     match words {
         ["tidy"] => tidy::main(),
+        ["services", rest @ ..] => services::main(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())
