@@ -8,6 +8,7 @@
 #![expect(clippy::print_stdout, reason = "talking to the person who ran it is a chore's output")]
 #![expect(clippy::print_stderr, reason = "errors and progress go to stderr, results to stdout")]
 
+mod deny;
 mod services;
 mod shell;
 mod tidy;
@@ -21,6 +22,9 @@ cargo xtask <chore>
 
   tidy
         The invariants and style rules that a machine can check.
+  deny [--advisories]
+        Licences, banned crates and sources of the dependency graph; with --advisories also
+        the RustSec database, which has to be reachable.
   services up [NAME]... [--print-env]
   services down [NAME]...
   services status [NAME]...
@@ -45,6 +49,8 @@ fn main() -> ExitCode {
 fn dispatch(words: &[&str]) -> Result<()> {
     match words {
         ["tidy"] => tidy::main(),
+        ["deny"] => deny::main(deny::Scope::Graph),
+        ["deny", "--advisories"] => deny::main(deny::Scope::GraphAndAdvisories),
         ["services", rest @ ..] => services::main(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
@@ -66,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_chore_refuses_words_that_it_does_not_know() {
-        for words in [&["tidy", "--fix"][..]] {
+        for words in [&["tidy", "--fix"][..], &["deny", "--all"]] {
             dispatch(words).expect_err(&words.join(" "));
         }
     }
