@@ -8,6 +8,7 @@
 #![expect(clippy::print_stdout, reason = "talking to the person who ran it is a chore's output")]
 #![expect(clippy::print_stderr, reason = "errors and progress go to stderr, results to stdout")]
 
+mod ci;
 mod deny;
 mod services;
 mod shell;
@@ -20,6 +21,8 @@ use anyhow::{Result, bail};
 const HELP: &str = "\
 cargo xtask <chore>
 
+  ci [--list] [--only STEP]... [--keep-going]
+        Everything that must be green. Stops at the first failing step unless --keep-going.
   tidy
         The invariants and style rules that a machine can check.
   deny [--advisories]
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
 
 fn dispatch(words: &[&str]) -> Result<()> {
     match words {
+        ["ci", rest @ ..] => ci::main(rest),
         ["tidy"] => tidy::main(),
         ["deny"] => deny::main(deny::Scope::Graph),
         ["deny", "--advisories"] => deny::main(deny::Scope::GraphAndAdvisories),
@@ -72,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_chore_refuses_words_that_it_does_not_know() {
-        for words in [&["tidy", "--fix"][..], &["deny", "--all"]] {
+        for words in [&["tidy", "--fix"][..], &["deny", "--all"], &["ci", "--fast"]] {
             dispatch(words).expect_err(&words.join(" "));
         }
     }
