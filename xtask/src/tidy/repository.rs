@@ -193,7 +193,8 @@ mod tests {
     #[test]
     fn features_are_commented() {
         let manifest = "[package]\nname = \"a\"\n\n[features]\ndefault = [\"a\"]\n\
-                        # For a.\na = []\nb = [\n    \"c=d\",\n]\n\n# For c.\nc = []\n\n[dependencies]\ne = \"1\"\n";
+                        # For a.\na = []\nb = [\n    \"c=d\",\n]\n\n# For c.\nc = []\n\n\
+                        [dependencies]\ne = \"1\"\n";
         let found: Vec<_> = features("Cargo.toml", manifest);
         let found: Vec<_> = found.iter().map(|f| (f.line, f.message.as_str())).collect();
         assert_eq!(found, [(8, "feature `b` has no comment above it")]);
