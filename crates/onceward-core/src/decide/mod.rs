@@ -72,6 +72,12 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// Nothing known but the store's instant.
+    #[must_use]
+    pub fn at(now: At) -> Self {
+        Self { now, ..Self::default() }
+    }
+
     /// The record, if it was looked up.
     #[must_use]
     pub fn record(&self, key: &Key) -> Option<Option<&Stored>> {
