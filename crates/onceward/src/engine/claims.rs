@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use onceward_core::audit::Trace;
+use onceward_core::batch::Applied;
 use onceward_core::decide::{
-    self, Claim, Completion, Facts, Finish, Look, Once, Permit, Resolution, Resolved, Retry, Step,
-    Verdict,
+    self, Claim, Completion, Facts, Finish, Granted, Look, Once, Permit, Resolution, Resolved,
+    Retry, Step, Verdict,
 };
 use onceward_core::drive::{Drive, End};
 use onceward_core::key::Key;
@@ -90,10 +91,10 @@ impl Engine {
         let decide = |token, facts: &Facts| decide::claim(claim, token, facts);
         match self.drive(Some(&claim.key), Drive::from(facts), decide).await? {
             End::Answer(verdict) => Ok(verdict),
-            End::Committed { meaning, batch, applied } if applied.again => {
-                // Recognised, not written now: the lease began at an earlier instant.
-                drop((meaning, batch));
-                self.regrant(claim).await
+            End::Committed { meaning: Granted::Run { was_expired, .. }, applied, .. }
+                if applied.again =>
+            {
+                self.regrant(&claim.key, applied, was_expired).await
             }
             End::Committed { meaning, batch, applied } => meaning
                 .verdict(batch.token, applied)
@@ -102,13 +103,20 @@ impl Engine {
         }
     }
 
-    /// The permit of a claim whose first answer was lost, as it stands in the store.
-    async fn regrant(&self, claim: &Claim) -> Result<Verdict, EngineError> {
-        let mut facts = Facts::default();
-        self.look_up(&[Look::Record(claim.key.clone())], &mut facts).await?;
-        let stored = facts.record(&claim.key).flatten();
-        match stored.and_then(|stored| Permit::of(stored.record.clone())) {
-            Some(permit) => Ok(Verdict::Run { permit, was_expired: false }),
+    /// The permit of a claim whose first answer was lost, as it stands in the store: it was written
+    /// at an earlier instant, and its lease began then.
+    async fn regrant(
+        &self,
+        key: &Key,
+        applied: Applied,
+        was_expired: bool,
+    ) -> Result<Verdict, EngineError> {
+        let found = self.look(key).await?;
+        let permit = found.and_then(|found| Permit::of(found.stored.record));
+        // Between the two looks the lease may have lapsed and gone to someone else.
+        let ours = applied.first.and_then(|(_, fence)| fence);
+        match permit.filter(|permit| Some(permit.fence) == ours) {
+            Some(permit) => Ok(Verdict::Run { permit, was_expired }),
             None => Ok(Verdict::Busy { retry_after_ms: 1 }),
         }
     }

@@ -9,12 +9,15 @@ use onceward_core::drive::{Drive, End};
 use onceward_core::key::Key;
 use onceward_core::limits::{MAX_LEASE_MS, MIN_LEASE_MS, in_range};
 use onceward_core::text::escape;
+use onceward_core::zoo::{Bug, planted};
 
 use super::{Engine, EngineError};
 use crate::store::{Fact, Items, List, Read};
 
 /// Pages of due jobs that one take looks through: bounds what jobs out of turn can cost.
 const PAGES_MAX: usize = 8;
+/// Smallest page of due jobs, so that a take of one job can look past those out of turn.
+const PAGE_MIN: usize = 32;
 
 /// What to take.
 #[derive(Debug, Clone)]
@@ -87,10 +90,10 @@ impl Engine {
                 break;
             }
             let what = List::Due { queue: escape(&take.queue).into_owned() };
-            let page = self.list(what, after, wanted).await?;
+            let page = self.list(what, after, wanted.max(PAGE_MIN)).await?;
             let Items::Records(due) = page.items else { break };
             let keys: Vec<Key> = due.into_iter().map(|record| record.key).collect();
-            taken.extend(self.take_these(&keys, take).await?);
+            taken.extend(self.take_these(&keys, take, wanted).await?);
             after = page.next;
             if after.is_none() {
                 break;
@@ -99,8 +102,13 @@ impl Engine {
         Ok(taken)
     }
 
-    /// Takes what may be taken of these, in one group where the store has groups.
-    async fn take_these(&self, keys: &[Key], take: &Take) -> Result<Vec<Taken>, EngineError> {
+    /// Takes the first `wanted` of these whose turn it is, in one group where the store has groups.
+    async fn take_these(
+        &self,
+        keys: &[Key],
+        take: &Take,
+        wanted: usize,
+    ) -> Result<Vec<Taken>, EngineError> {
         let reads = keys.iter().map(|key| Read::Record { key: key.clone(), payload: true });
         let loaded = self.0.store.load(reads.collect()).await?;
         let mut marks = Vec::new();
@@ -114,7 +122,14 @@ impl Engine {
         }
         let mut turns = Facts::default();
         self.look_up(&marks, &mut turns).await?;
-        let takes = jobs.into_iter().map(|found| {
+        let in_turn = jobs.into_iter().filter(|found| {
+            let guard = found.stored.record.guard.as_ref();
+            guard.is_none_or(|guard| {
+                turns.position(&guard.subject).is_none_or(|at| guard.rule.judge(at).is_ok())
+                    || planted(Bug::OrderedJobsOutOfOrder)
+            })
+        });
+        let takes = in_turn.take(wanted).map(|found| {
             let mut facts = Facts::at(loaded.now);
             let record = &found.stored.record;
             if let Some(guard) = &record.guard

@@ -104,6 +104,7 @@ impl Engine {
     /// When the store can't be closed.
     pub async fn close(&self) -> Result<(), EngineError> {
         self.0.scheduler.close();
+        self.0.scheduler.drained().await;
         Ok(self.0.store.close().await?)
     }
 

@@ -38,6 +38,7 @@ struct Shared {
     waiters: Arc<Waiters>,
     queue: Mutex<Queue>,
     wake: Notify,
+    idle: Notify,
     hasher: RandomState,
     group_max: usize,
     waiting_max: usize,
@@ -49,6 +50,8 @@ struct Queue {
     waiting: VecDeque<Waiting>,
     /// Rows of the groups under way.
     busy: HashSet<u64>,
+    /// Batches under way, or asleep because a row was held.
+    under_way: usize,
     closed: bool,
 }
 
@@ -74,6 +77,7 @@ impl Scheduler {
             waiters,
             queue: Mutex::default(),
             wake: Notify::new(),
+            idle: Notify::new(),
             hasher: RandomState::new(),
             group_max: capabilities.group_max.max(1),
             waiting_max,
@@ -105,7 +109,24 @@ impl Scheduler {
     /// Takes no further batches; those that wait are still committed.
     pub(super) fn close(&self) {
         self.shared.locked().closed = true;
-        self.shared.wake.notify_waiters();
+        // One lane wakes and hands the bell on when it ends.
+        self.shared.wake.notify_one();
+    }
+
+    /// Resolves when nothing waits and nothing is under way.
+    pub(super) async fn drained(&self) {
+        loop {
+            let idle = self.shared.idle.notified();
+            tokio::pin!(idle);
+            idle.as_mut().enable();
+            {
+                let queue = self.shared.locked();
+                if queue.waiting.is_empty() && queue.under_way == 0 {
+                    return;
+                }
+            }
+            idle.await;
+        }
     }
 }
 
@@ -178,6 +199,7 @@ impl Shared {
         for taken in &group {
             queue.busy.extend(&taken.rows);
         }
+        queue.under_way += group.len();
         if !queue.waiting.is_empty() && !group.is_empty() {
             // Another lane may find something that fits beside this group.
             self.wake.notify_one();
@@ -197,19 +219,22 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    fn deliver(self: &Arc<Self>, mut waiting: Waiting, answer: Result<Answer, StoreError>) {
+    /// Answers a batch. `false` when it sleeps and will come again.
+    fn deliver(self: &Arc<Self>, mut waiting: Waiting, answer: Result<Answer, StoreError>) -> bool {
         if let Ok(Answer::Applied(_)) = &answer {
             self.waiters.wake(waiting.batch.keys());
         }
         if let Ok(Answer::Contended) = &answer
             && self.try_later(&mut waiting)
         {
-            return;
+            return false;
         }
-        let Some(reply) = waiting.reply.take() else { return };
-        if let Err(Ok(Answer::Applied(applied))) = reply.send(answer) {
+        if let Some(reply) = waiting.reply.take()
+            && let Err(Ok(Answer::Applied(applied))) = reply.send(answer)
+        {
             self.release_orphan(&waiting.batch, applied);
         }
+        true
     }
 
     /// Puts a contended batch back after a pause. `false` when its time is over.
@@ -229,7 +254,11 @@ impl Shared {
         let shared = self.clone();
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
-            shared.locked().waiting.push_front(again);
+            {
+                let mut queue = shared.locked();
+                queue.waiting.push_front(again);
+                queue.under_way -= 1;
+            }
             shared.wake.notify_one();
         });
         true
@@ -259,6 +288,20 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Counts a delivered group out, after orphans were queued: nothing slips between.
+    fn delivered(&self, count: usize) {
+        let mut queue = self.locked();
+        queue.under_way -= count;
+        if queue.under_way == 0 && queue.waiting.is_empty() {
+            self.idle.notify_waiters();
+            if queue.closed {
+                self.wake.notify_one();
+            }
+        }
+    }
+}
+
 async fn lane(shared: Arc<Shared>) {
     loop {
         let notified = shared.wake.notified();
@@ -266,7 +309,7 @@ async fn lane(shared: Arc<Shared>) {
         if group.is_empty() {
             let ended = {
                 let queue = shared.locked();
-                queue.closed && queue.waiting.is_empty()
+                queue.closed && queue.waiting.is_empty() && queue.under_way == 0
             };
             if ended {
                 // The other lanes sleep on the same bell.
@@ -279,20 +322,16 @@ async fn lane(shared: Arc<Shared>) {
         let batches = group.iter().map(|waiting| waiting.batch.clone()).collect();
         let result = shared.store.commit(batches).await;
         shared.finished(&group);
-        match result {
-            Ok(committed) => {
-                let mut answers = committed.answers.into_iter();
-                for waiting in group {
-                    let missing = || StoreError::Unknown("the store left out an answer".into());
-                    let answer = answers.next().ok_or_else(missing);
-                    shared.deliver(waiting, answer);
-                }
-            }
-            Err(error) => {
-                for waiting in group {
-                    shared.deliver(waiting, Err(error.clone()));
-                }
-            }
+        let mut answers = match result {
+            Ok(committed) => committed.answers.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); group.len()],
         }
+        .into_iter();
+        let mut ended = 0;
+        for waiting in group {
+            let missing = || Err(StoreError::Unknown("the store left out an answer".into()));
+            ended += usize::from(shared.deliver(waiting, answers.next().unwrap_or_else(missing)));
+        }
+        shared.delivered(ended);
     }
 }
