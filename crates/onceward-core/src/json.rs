@@ -11,6 +11,7 @@ mod number;
 mod pointer;
 
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use crate::canonical::{CanonicalError, MAX_BODY_BYTES, MAX_JSON_DEPTH, NotCanonical, NotJson};
 
@@ -19,15 +20,12 @@ pub(crate) use pointer::{Flow, Pointer, Seen, walk_leaves};
 /// One value, or one key of an object. A key is directly followed by its value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Node {
-    Null,
-    True,
-    False,
-    /// A number that is spelled canonically in the input.
-    Number {
+    /// `null`, `true`, `false`, or a number that is spelled canonically in the input.
+    Plain {
         source: Span,
     },
     /// A number whose canonical spelling is in the scratch text.
-    NumberOwned {
+    Respelled {
         source: Span,
         scratch: Span,
     },
@@ -36,19 +34,44 @@ pub(crate) enum Node {
         source: Span,
     },
     /// A string that had escapes; the scratch text holds it unescaped.
-    TextOwned {
+    Escaped {
         source: Span,
         scratch: Span,
     },
+    /// `verbatim` says that the whole of it stands canonically in the input.
     Array {
         source: Span,
         next: u32,
+        verbatim: bool,
     },
     Object {
         source: Span,
         next: u32,
         order: u32,
+        verbatim: bool,
     },
+}
+
+impl Node {
+    fn source(self) -> Span {
+        match self {
+            Self::Plain { source }
+            | Self::Respelled { source, .. }
+            | Self::Text { source }
+            | Self::Escaped { source, .. }
+            | Self::Array { source, .. }
+            | Self::Object { source, .. } => source,
+        }
+    }
+
+    /// Whether what stands in the input is already the canonical form.
+    pub(crate) fn is_verbatim(self) -> bool {
+        match self {
+            Self::Plain { .. } | Self::Text { .. } => true,
+            Self::Respelled { .. } | Self::Escaped { .. } => false,
+            Self::Array { verbatim, .. } | Self::Object { verbatim, .. } => verbatim,
+        }
+    }
 }
 
 /// A range of bytes. `MAX_BODY_BYTES` keeps every offset far below `u32::MAX`.
@@ -63,10 +86,13 @@ impl Span {
         Self { start: short(start), end: short(end) }
     }
 
-    fn of(self, text: &str) -> &str {
-        text.get(self.start as usize..self.end as usize).unwrap_or_default()
+    fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
     }
 }
+
+/// A one in each of eight bytes.
+const ONES: u64 = 0x0101_0101_0101_0101;
 
 /// The members of this object already stand in canonical order.
 const IN_ORDER: u32 = u32::MAX;
@@ -103,31 +129,43 @@ impl<'a> Tape<'a> {
 
     /// The text of a string (unescaped), or the canonical spelling of another scalar.
     pub(crate) fn text(&self, at: usize) -> &str {
+        let (text, span) = self.text_span(at);
+        text.get(span.range()).unwrap_or_default()
+    }
+
+    /// The bytes of `text`, without the price of finding out that they are whole characters.
+    pub(crate) fn text_bytes(&self, at: usize) -> &[u8] {
+        let (text, span) = self.text_span(at);
+        &text.as_bytes()[span.range()]
+    }
+
+    fn text_span(&self, at: usize) -> (&str, Span) {
         match self.nodes[at] {
             Node::Text { source } => {
-                Span { start: source.start + 1, end: source.end - 1 }.of(self.input)
+                (self.input, Span { start: source.start + 1, end: source.end - 1 })
             }
-            Node::NumberOwned { scratch, .. } | Node::TextOwned { scratch, .. } => {
-                scratch.of(&self.scratch)
+            Node::Respelled { scratch, .. } | Node::Escaped { scratch, .. } => {
+                (&self.scratch, scratch)
             }
-            _ => self.source(at),
+            other => (self.input, other.source()),
         }
     }
 
     /// A value as it stands in the input, without the space around it. If the input is canonical,
     /// so is this.
-    pub(crate) fn source(&self, at: usize) -> &str {
-        match self.nodes[at] {
-            Node::Null => "null",
-            Node::True => "true",
-            Node::False => "false",
-            Node::Number { source }
-            | Node::NumberOwned { source, .. }
-            | Node::Text { source }
-            | Node::TextOwned { source, .. }
-            | Node::Array { source, .. }
-            | Node::Object { source, .. } => source.of(self.input),
-        }
+    pub(crate) fn source(&self, at: usize) -> &[u8] {
+        &self.input.as_bytes()[self.nodes[at].source().range()]
+    }
+
+    /// A member from its key to the end of its value, if all of that stands canonically in the
+    /// input: most members do, and can be copied in one piece.
+    pub(crate) fn verbatim_member(&self, key: usize) -> Option<&[u8]> {
+        let (name, value) = (self.nodes[key], self.nodes[key + 1]);
+        let (name_source, value_source) = (name.source(), value.source());
+        let is_adjacent = name_source.end + 1 == value_source.start;
+        let whole = Span { start: name_source.start, end: value_source.end };
+        (is_adjacent && name.is_verbatim() && value.is_verbatim())
+            .then(|| &self.input.as_bytes()[whole.range()])
     }
 
     /// The keys of an object in canonical order. Each value is the node after its key.
@@ -185,8 +223,7 @@ impl Iterator for Children<'_> {
 /// UTF-8 bytes compare by code point, which is the same except that UTF-16 puts everything above
 /// U+FFFF (lead bytes F0–F4) before U+E000–U+FFFF (lead bytes EE and EF). Lead bytes occur nowhere
 /// else in UTF-8, so it is enough to move these two behind the others at the first difference.
-pub(crate) fn key_order(a: &str, b: &str) -> Ordering {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
+pub(crate) fn key_order(a: &[u8], b: &[u8]) -> Ordering {
     match a.iter().zip(b).find(|(x, y)| x != y) {
         Some((&x, &y)) => utf16_rank(x).cmp(&utf16_rank(y)),
         None => a.len().cmp(&b.len()),
@@ -195,6 +232,22 @@ pub(crate) fn key_order(a: &str, b: &str) -> Ordering {
 
 const fn utf16_rank(byte: u8) -> u8 {
     if byte == 0xEE || byte == 0xEF { byte + 0x10 } else { byte }
+}
+
+/// The first eight bytes of a key as a number that sorts like them. A shorter key is filled up with
+/// zeros, so equal prefixes settle nothing.
+fn key_prefix(key: &[u8]) -> u64 {
+    let word = if let Some(&eight) = key.first_chunk::<8>() {
+        u64::from_be_bytes(eight)
+    } else {
+        // At most seven bytes. A copy of that few costs more than this.
+        let shift = |word: u64, &byte: &u8| (word | u64::from(byte)) << 8;
+        key.iter().fold(0, shift) << (8 * (7 - key.len()))
+    };
+    if word & (0x80 * ONES) == 0 {
+        return word;
+    }
+    u64::from_be_bytes(word.to_be_bytes().map(utf16_rank))
 }
 
 /// The node that follows a value and all it holds.
@@ -216,11 +269,26 @@ struct Parser<'a> {
     depth: usize,
     tape: Tape<'a>,
     /// Keys of the objects that are still open, innermost last.
-    open_keys: Vec<u32>,
+    open_keys: Vec<OpenKey>,
     /// Room for the digits of one number.
     digits: String,
-    /// Whether any text may hold U+E000 and above, where byte order is not UTF-16 order.
-    wide: bool,
+    /// How often the input was found to be not canonical so far: space, spelling, order.
+    deviations: usize,
+}
+
+/// What is remembered of a container while its inside is parsed.
+struct Opened {
+    start: usize,
+    slot: usize,
+    deviations: usize,
+}
+
+/// A key of an object that is not finished, with the start of its text: comparing two numbers
+/// settles nearly every comparison without looking at the text.
+#[derive(Clone, Copy)]
+struct OpenKey {
+    prefix: u64,
+    node: u32,
 }
 
 impl<'a> Parser<'a> {
@@ -228,13 +296,19 @@ impl<'a> Parser<'a> {
         let tape = Tape {
             input,
             scratch: String::new(),
-            // One node per eleven bytes is what business documents have; more grows by itself.
-            nodes: Vec::with_capacity(input.len() / 11 + 4),
-            orders: Vec::new(),
+            // Business documents have about one node in nine bytes; more grows by itself.
+            nodes: Vec::with_capacity(input.len() / 8 + 4),
+            orders: Vec::with_capacity(32),
         };
-        let bytes = input.as_bytes();
-        let wide = bytes.iter().any(|&byte| byte >= 0xEE);
-        Self { bytes, at: 0, depth: 0, tape, open_keys: Vec::new(), digits: String::new(), wide }
+        Self {
+            bytes: input.as_bytes(),
+            at: 0,
+            depth: 0,
+            tape,
+            open_keys: Vec::with_capacity(16),
+            digits: String::new(),
+            deviations: 0,
+        }
     }
 
     fn document(mut self) -> Result<Tape<'a>, CanonicalError> {
@@ -254,6 +328,7 @@ impl<'a> Parser<'a> {
     fn skip_space(&mut self) {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
             self.at += 1;
+            self.deviations += 1;
         }
     }
 
@@ -269,21 +344,22 @@ impl<'a> Parser<'a> {
             Some(b'{') => self.object(),
             Some(b'[') => self.array(),
             Some(b'-' | b'0'..=b'9') => self.number(),
-            Some(b't') => self.word(b"true", Node::True),
-            Some(b'f') => self.word(b"false", Node::False),
-            Some(b'n') => self.word(b"null", Node::Null),
+            Some(b't') => self.word(b"true"),
+            Some(b'f') => self.word(b"false"),
+            Some(b'n') => self.word(b"null"),
             _ => Err(self.unexpected()),
         }
     }
 
-    fn word(&mut self, word: &[u8], node: Node) -> Result<(), CanonicalError> {
+    fn word(&mut self, word: &[u8]) -> Result<(), CanonicalError> {
+        let start = self.at;
         for &expected in word {
             if self.peek() != Some(expected) {
                 return Err(self.unexpected());
             }
             self.at += 1;
         }
-        self.tape.nodes.push(node);
+        self.tape.nodes.push(Node::Plain { source: Span::new(start, self.at) });
         Ok(())
     }
 
@@ -299,10 +375,11 @@ impl<'a> Parser<'a> {
             &mut self.digits,
             &mut self.tape.scratch,
         ) {
-            Some(number::Spelling::AsWritten) => Node::Number { source },
+            Some(number::Spelling::AsWritten) => Node::Plain { source },
             Some(number::Spelling::Scratch) => {
                 let scratch = Span::new(written, self.tape.scratch.len());
-                Node::NumberOwned { source, scratch }
+                self.deviations += 1;
+                Node::Respelled { source, scratch }
             }
             None => return Err(CanonicalError::not_canonical(start, NotCanonical::NumberRange)),
         };
@@ -310,27 +387,30 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn enter(&mut self) -> Result<(usize, usize), CanonicalError> {
+    fn enter(&mut self) -> Result<Opened, CanonicalError> {
         if self.depth == MAX_JSON_DEPTH {
             return Err(CanonicalError::not_canonical(self.at, NotCanonical::TooDeep));
         }
         self.depth += 1;
-        let opened = (self.at, self.tape.nodes.len());
+        let (start, slot) = (self.at, self.tape.nodes.len());
+        let opened = Opened { start, slot, deviations: self.deviations };
         // A place-holder; leaving the container replaces it.
-        self.tape.nodes.push(Node::Null);
+        self.tape.nodes.push(Node::Plain { source: Span::new(start, start) });
         self.at += 1;
         self.skip_space();
         Ok(opened)
     }
 
-    fn leave(&mut self, start: usize) -> (Span, u32) {
+    /// Goes past the closing bracket. Answers the source, the next node, and if it is verbatim.
+    fn leave(&mut self, opened: &Opened) -> (Span, u32, bool) {
         self.at += 1;
         self.depth -= 1;
-        (Span::new(start, self.at), short(self.tape.nodes.len()))
+        let next = short(self.tape.nodes.len());
+        (Span::new(opened.start, self.at), next, self.deviations == opened.deviations)
     }
 
     fn array(&mut self) -> Result<(), CanonicalError> {
-        let (start, slot) = self.enter()?;
+        let opened = self.enter()?;
         if self.peek() != Some(b']') {
             loop {
                 self.value()?;
@@ -339,36 +419,44 @@ impl<'a> Parser<'a> {
                 }
             }
         }
-        let (source, next) = self.leave(start);
-        self.tape.nodes[slot] = Node::Array { source, next };
+        let (source, next, verbatim) = self.leave(&opened);
+        self.tape.nodes[opened.slot] = Node::Array { source, next, verbatim };
         Ok(())
     }
 
     fn object(&mut self) -> Result<(), CanonicalError> {
-        let (start, slot) = self.enter()?;
+        let opened = self.enter()?;
         let first_key = self.open_keys.len();
         if self.peek() != Some(b'}') {
             loop {
-                if self.peek() != Some(b'"') {
-                    return Err(self.unexpected());
-                }
-                self.open_keys.push(short(self.tape.nodes.len()));
-                self.string()?;
-                self.skip_space();
-                if self.peek() != Some(b':') {
-                    return Err(self.unexpected());
-                }
-                self.at += 1;
-                self.skip_space();
+                self.key()?;
                 self.value()?;
                 if !self.comma_or(b'}')? {
                     break;
                 }
             }
         }
-        let (source, next) = self.leave(start);
         let order = self.close_keys(first_key)?;
-        self.tape.nodes[slot] = Node::Object { source, next, order };
+        let (source, next, verbatim) = self.leave(&opened);
+        self.tape.nodes[opened.slot] = Node::Object { source, next, order, verbatim };
+        Ok(())
+    }
+
+    /// A key and the colon after it.
+    fn key(&mut self) -> Result<(), CanonicalError> {
+        if self.peek() != Some(b'"') {
+            return Err(self.unexpected());
+        }
+        let node = self.tape.nodes.len();
+        self.string()?;
+        let prefix = key_prefix(self.tape.text_bytes(node));
+        self.open_keys.push(OpenKey { prefix, node: short(node) });
+        self.skip_space();
+        if self.peek() != Some(b':') {
+            return Err(self.unexpected());
+        }
+        self.at += 1;
+        self.skip_space();
         Ok(())
     }
 
@@ -389,28 +477,26 @@ impl<'a> Parser<'a> {
     /// Puts the keys of a finished object in order and refuses duplicates.
     fn close_keys(&mut self, first_key: usize) -> Result<u32, CanonicalError> {
         let tape = &self.tape;
-        let wide = self.wide;
-        let compare = |a: u32, b: u32| {
-            let (a, b) = (tape.text(a as usize), tape.text(b as usize));
-            if wide { key_order(a, b) } else { a.cmp(b) }
+        let compare = |a: &OpenKey, b: &OpenKey| {
+            a.prefix.cmp(&b.prefix).then_with(|| {
+                key_order(tape.text_bytes(a.node as usize), tape.text_bytes(b.node as usize))
+            })
         };
         let keys = &mut self.open_keys[first_key..];
-        let order = if keys.is_sorted_by(|&a, &b| compare(a, b) == Ordering::Less) {
+        let order = if keys.is_sorted_by(|a, b| compare(a, b) == Ordering::Less) {
             IN_ORDER
         } else {
             // The sort is by key, then by position, so that of two equal keys the second is named.
-            keys.sort_unstable_by(|&a, &b| compare(a, b).then(a.cmp(&b)));
-            let twin = keys.windows(2).find(|pair| compare(pair[0], pair[1]) == Ordering::Equal);
+            keys.sort_unstable_by(|a, b| compare(a, b).then(a.node.cmp(&b.node)));
+            let twin = keys.windows(2).find(|pair| compare(&pair[0], &pair[1]).is_eq());
             if let Some(twin) = twin {
-                let offset = match tape.nodes[twin[1] as usize] {
-                    Node::Text { source } | Node::TextOwned { source, .. } => source.start as usize,
-                    _ => self.at,
-                };
+                let offset = tape.nodes[twin[1].node as usize].source().start as usize;
                 return Err(CanonicalError::not_canonical(offset, NotCanonical::DuplicateKey));
             }
+            self.deviations += 1;
             let order = short(self.tape.orders.len());
             self.tape.orders.push(short(keys.len()));
-            self.tape.orders.extend_from_slice(keys);
+            self.tape.orders.extend(keys.iter().map(|key| key.node));
             order
         };
         self.open_keys.truncate(first_key);
@@ -444,7 +530,8 @@ impl<'a> Parser<'a> {
         self.at += 1;
         let scratch = Span::new(written, self.tape.scratch.len());
         let source = Span::new(quote, self.at);
-        self.tape.nodes.push(Node::TextOwned { source, scratch });
+        self.deviations += 1;
+        self.tape.nodes.push(Node::Escaped { source, scratch });
         Ok(())
     }
 
@@ -465,7 +552,6 @@ impl<'a> Parser<'a> {
                 let decoded = self.surrogates(unit);
                 let lone = || CanonicalError::not_canonical(backslash, NotCanonical::LoneSurrogate);
                 let character = decoded.ok_or_else(lone)?;
-                self.wide |= character >= '\u{E000}';
                 self.tape.scratch.push(character);
                 return Ok(());
             }
@@ -501,9 +587,8 @@ impl<'a> Parser<'a> {
 ///
 /// Eight bytes at a time: a byte of `tested & HIGH` is set where the byte is below the bound. A
 /// borrow can only disturb bytes above a true hit, so the lowest hit is always right.
-fn plain_end(bytes: &[u8], from: usize) -> usize {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = 0x8080_8080_8080_8080;
+pub(crate) fn plain_end(bytes: &[u8], from: usize) -> usize {
+    const HIGH: u64 = 0x80 * ONES;
     let mut at = from;
     while let Some(&eight) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
         let word = u64::from_le_bytes(eight);
