@@ -340,7 +340,7 @@ impl<'a> Parser<'a> {
 
     fn value(&mut self) -> Result<(), CanonicalError> {
         match self.peek() {
-            Some(b'"') => self.string(),
+            Some(b'"') => self.string().map(|_| ()),
             Some(b'{') => self.object(),
             Some(b'[') => self.array(),
             Some(b'-' | b'0'..=b'9') => self.number(),
@@ -447,9 +447,11 @@ impl<'a> Parser<'a> {
         if self.peek() != Some(b'"') {
             return Err(self.unexpected());
         }
-        let node = self.tape.nodes.len();
-        self.string()?;
-        let prefix = key_prefix(self.tape.text_bytes(node));
+        let (start, node) = (self.at + 1, self.tape.nodes.len());
+        let is_escaped = self.string()?;
+        // A plain key is taken from the input: its node was written only just now.
+        let text = &self.bytes[start..self.at - 1];
+        let prefix = key_prefix(if is_escaped { self.tape.text_bytes(node) } else { text });
         self.open_keys.push(OpenKey { prefix, node: short(node) });
         self.skip_space();
         if self.peek() != Some(b':') {
@@ -503,14 +505,15 @@ impl<'a> Parser<'a> {
         Ok(order)
     }
 
-    fn string(&mut self) -> Result<(), CanonicalError> {
+    /// A string. Answers whether it had escapes.
+    fn string(&mut self) -> Result<bool, CanonicalError> {
         let quote = self.at;
         let start = quote + 1;
         self.at = plain_end(self.bytes, start);
         if self.peek() == Some(b'"') {
             self.at += 1;
             self.tape.nodes.push(Node::Text { source: Span::new(quote, self.at) });
-            return Ok(());
+            return Ok(false);
         }
         let written = self.tape.scratch.len();
         let mut from = start;
@@ -532,7 +535,7 @@ impl<'a> Parser<'a> {
         let source = Span::new(quote, self.at);
         self.deviations += 1;
         self.tape.nodes.push(Node::Escaped { source, scratch });
-        Ok(())
+        Ok(true)
     }
 
     fn escape(&mut self) -> Result<(), CanonicalError> {
