@@ -2,7 +2,7 @@
 //!
 //! Rule: two bodies that mean the same have the same canonical bytes, and two that differ in a key,
 //! a string or an integer never do. It is RFC 8785 (keys in UTF-16 order, shortest string escapes,
-//! ECMAScript number spelling) with two changes: integers are exact, and duplicate keys are refused.
+//! ECMAScript number spelling) with two changes: integers are exact, duplicate keys are refused.
 //! `json/number.rs` says what that means for each kind of number.
 //!
 //! Not responsible for choosing what is hashed or kept (`fingerprint.rs`, `payload.rs`), nor for
