@@ -4,5 +4,7 @@
 //! event streams. Start with [`engine::Engine`] over a [`store::Store`].
 
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use onceward_core as core;
