@@ -14,7 +14,8 @@ use onceward_core::stamp::At;
 use super::super::{AuditFilter, Cursor, Items, List, Page, StoreError};
 use super::MemoryState;
 
-pub(super) fn list(
+/// A page of what is listed, from a state and by a now.
+pub(crate) fn list(
     state: &MemoryState,
     now: At,
     what: &List,
