@@ -2,8 +2,8 @@
 //!
 //! The test runs itself as a child, which works on one key of an embedded store and aborts (as
 //! `kill -9` would end it: no unwinding, no destructors, no flush) right before or right after its
-//! n-th commit, or between them. Afterwards the key must be final or claimable within its lease, and
-//! the ledger, a plain append file, must show at most one effect per fence.
+//! n-th commit, or between them. Afterwards the key must be final or claimable within its lease,
+//! and the ledger, a plain append file, must show at most one effect per fence.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on fails")]
 
 mod common;
@@ -27,8 +27,6 @@ use onceward::store::{
     Capabilities, Committed, Cursor, List, Loaded, Page, Read, Store, StoreFuture,
 };
 
-const POINT: &str = "ONCEWARD_TEST_CRASH_POINT";
-const FOLDER: &str = "ONCEWARD_TEST_CRASH_FOLDER";
 const LEASE_MS: u64 = 400;
 
 /// Where the child dies.
@@ -79,6 +77,13 @@ impl Store for Crashing {
     }
 }
 
+/// Where to die and where to work, when this process is such a child.
+fn told() -> Option<(String, PathBuf)> {
+    let point = std::env::var("ONCEWARD_TEST_CRASH_POINT").ok()?;
+    let folder = std::env::var("ONCEWARD_TEST_CRASH_FOLDER").ok()?;
+    Some((point, PathBuf::from(folder)))
+}
+
 fn die_at(point: &str, here: &str) {
     if point == here {
         std::process::abort();
@@ -111,8 +116,7 @@ fn ledger(folder: &Path) -> Vec<u64> {
 /// The child: claim, effect, complete, answer. Does nothing unless it is told where to die.
 #[tokio::test]
 async fn child_in_two_commits() {
-    let (Ok(point), Ok(folder)) = (std::env::var(POINT), std::env::var(FOLDER)) else { return };
-    let folder = PathBuf::from(folder);
+    let Some((point, folder)) = told() else { return };
     let store = Crashing { inner: open(&folder), commits: AtomicUsize::new(0), point };
     let point = store.point.clone();
     let engine = Engine::new(Arc::new(store));
@@ -135,8 +139,7 @@ fn counted() -> Effects {
 /// The child in one commit: its whole effect is a document.
 #[tokio::test]
 async fn child_in_one_commit() {
-    let (Ok(point), Ok(folder)) = (std::env::var(POINT), std::env::var(FOLDER)) else { return };
-    let folder = PathBuf::from(folder);
+    let Some((point, folder)) = told() else { return };
     let store = Crashing { inner: open(&folder), commits: AtomicUsize::new(0), point };
     let point = store.point.clone();
     let engine = Engine::new(Arc::new(store));
@@ -152,8 +155,8 @@ fn crash(child: &str, point: &str) -> PathBuf {
     std::fs::create_dir_all(&folder).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .args([child, "--exact", "--nocapture"])
-        .env(POINT, point)
-        .env(FOLDER, &folder)
+        .env("ONCEWARD_TEST_CRASH_POINT", point)
+        .env("ONCEWARD_TEST_CRASH_FOLDER", &folder)
         .output()
         .unwrap();
     let reached = POINTS.contains(&point) && point != "never";
