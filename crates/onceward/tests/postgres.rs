@@ -39,7 +39,7 @@ async fn a_claim_is_there_as_it_was_written() {
     let store = place.store().await;
     let key = request("k\0:é");
     let claim = claim(&key);
-    let answer = applied(commit(&store, &claim).await);
+    let answer = applied(&commit(&store, &claim).await);
     assert_eq!((answer.now, answer.again), (At(1_000), false));
     let (rev, fence) = answer.first.unwrap();
     assert_eq!(fence, Some(Fence(rev.0)));
@@ -60,9 +60,9 @@ async fn a_load_answers_each_read_in_its_place() {
     let mut with_payload = draft(record(&b, State::Pending));
     with_payload.record.has_payload = true;
     with_payload.payload = Body::Set(b"payload"[..].into());
-    applied(commit(&store, &claim(&a)).await);
+    applied(&commit(&store, &claim(&a)).await);
     let writes = vec![put(with_payload), mark("m", 7, Body::Set(b"doc"[..].into()))];
-    applied(commit(&store, &batch(vec![], writes)).await);
+    applied(&commit(&store, &batch(vec![], writes)).await);
 
     let record = |key: &Key, payload| Read::Record { key: key.clone(), payload };
     let reads = vec![
@@ -93,13 +93,13 @@ async fn a_refusal_shows_what_is_there_and_writes_nothing() {
     let place = Place::new("refusal").await;
     let store = place.store().await;
     let key = request("k");
-    applied(commit(&store, &claim(&key)).await);
+    applied(&commit(&store, &claim(&key)).await);
     let running = find(&store, &key).await.unwrap().stored.record;
     let finish = batch(
         vec![Condition::FenceIs(key.clone(), running.fence.unwrap())],
         vec![put(done(running.clone(), b"outcome")), mark("m", 5, Body::Set(b"v"[..].into()))],
     );
-    applied(commit(&store, &finish).await);
+    applied(&commit(&store, &finish).await);
 
     let late = batch(
         vec![
@@ -112,7 +112,7 @@ async fn a_refusal_shows_what_is_there_and_writes_nothing() {
         ],
         vec![mark("m", 9, Body::Clear), put(draft(record(&request("x"), State::Running)))],
     );
-    let refused = refused(commit(&store, &late).await);
+    let refused = refused(&commit(&store, &late).await);
     let indexes: Vec<usize> = refused.failed.iter().map(|(index, _)| *index).collect();
     assert_eq!(indexes, [1, 2, 3, 4, 5]);
     let There::Record(Some(there)) = &refused.failed[0].1 else { panic!("{refused:?}") };
@@ -132,8 +132,8 @@ async fn i09_a_batch_that_comes_again_is_recognised() {
     let place = Place::new("again").await;
     let store = place.store().await;
     let claim = claim(&request("k"));
-    let first = applied(commit(&store, &claim).await);
-    let again = applied(commit(&store, &claim).await);
+    let first = applied(&commit(&store, &claim).await);
+    let again = applied(&commit(&store, &claim).await);
     assert_eq!((again.first, again.again), (first.first, true));
 
     let entry = Write::Audit(Box::new(Entry::new("acme", "thing.done")));
@@ -143,8 +143,8 @@ async fn i09_a_batch_that_comes_again_is_recognised() {
         vec![entry],
     ] {
         let batch = batch(vec![], writes);
-        assert!(!applied(commit(&store, &batch).await).again);
-        let again = applied(commit(&store, &batch).await);
+        assert!(!applied(&commit(&store, &batch).await).again);
+        let again = applied(&commit(&store, &batch).await);
         assert_eq!((again.first, again.again), (None, true));
     }
     assert_eq!(place.count("SELECT count(*) FROM audit").await, 1);
@@ -162,12 +162,12 @@ async fn i25_stamps_rise_across_deletion_which_takes_everything() {
         draft.record.has_payload = true;
         draft.payload = Body::Set(b"payload"[..].into());
         let put = batch(vec![Condition::Absent(key.clone())], vec![put(draft)]);
-        let (rev, _) = applied(commit(&store, &put).await).first.unwrap();
+        let (rev, _) = applied(&commit(&store, &put).await).first.unwrap();
         assert!(rev.0 > last);
         last = rev.0;
         let delete =
             batch(vec![Condition::RevIs(key.clone(), rev)], vec![Write::Delete(key.clone())]);
-        applied(commit(&store, &delete).await);
+        applied(&commit(&store, &delete).await);
         assert_eq!(find(&store, &key).await, None);
         let beside = "SELECT (SELECT count(*) FROM outcomes) + (SELECT count(*) FROM payloads)";
         assert_eq!(place.count(beside).await, 0);
@@ -188,7 +188,7 @@ async fn i29_marks_never_move_back_and_keep_their_value() {
         (9, Body::Clear, 9, None),
     ];
     for (to, body, position, value) in steps {
-        applied(commit(&store, &batch(vec![], vec![mark("m", to, body)])).await);
+        applied(&commit(&store, &batch(vec![], vec![mark("m", to, body)])).await);
         let loaded = store.load(vec![Read::Mark(subject("m"))]).await.unwrap();
         let Fact::Mark(Some(there)) = &loaded.facts[0] else { panic!("{loaded:?}") };
         assert_eq!((there.position, there.value.as_deref()), (position, value));
@@ -305,7 +305,7 @@ async fn a_page_goes_on_where_the_last_job_stands_now() {
         batch(vec![], vec![put(draft)])
     };
     let both = async |batch: Arc<Batch>| {
-        applied(commit(&store, &batch).await);
+        applied(&commit(&store, &batch).await);
         oracle.commit(vec![batch]).await.unwrap();
     };
     let page = async |after: Option<Cursor>| {
@@ -373,7 +373,7 @@ async fn changed_bytes_are_refused_as_corrupt() {
         draft.record.has_payload = true;
         draft.payload = Body::Set(b"payload"[..].into());
         let writes = vec![put(draft), mark("m", 5, Body::Set(b"value"[..].into()))];
-        applied(commit(&store, &batch(vec![], writes)).await);
+        applied(&commit(&store, &batch(vec![], writes)).await);
         let reads = vec![
             Read::Record { key: job.clone(), payload: true },
             Read::Record { key: key(Kind::Job, "swapped"), payload: true },
@@ -387,14 +387,14 @@ async fn changed_bytes_are_refused_as_corrupt() {
     }
     // A refusal does not show damage either, and its neighbours are not held up by it.
     place.sql("TRUNCATE records, outcomes").await;
-    applied(commit(&store, &claim(&request("bad"))).await);
+    applied(&commit(&store, &claim(&request("bad"))).await);
     place.sql("UPDATE records SET attempt = 9").await;
     let error = try_commit(&store, &claim(&request("bad"))).await.unwrap_err();
     assert_eq!(error.code(), "store.corrupt");
     let group = vec![claim(&request("bad")), claim(&request("good"))];
     let answers = store.commit(group).await.unwrap().answers;
     assert_eq!(answers[0], Answer::Contended);
-    applied(answers[1].clone());
+    applied(&answers[1]);
     place.remove().await;
 }
 
@@ -417,7 +417,7 @@ async fn the_longest_key_fits_every_index() {
     let key = Key::within(Kind::Job, &tenant, &scope, &[&a, &b], &id).unwrap();
     let mut draft = draft(record(&key, State::Pending));
     (draft.due, draft.sweep) = (Time::In(0), Time::In(0));
-    applied(commit(&store, &batch(vec![], vec![put(draft)])).await);
+    applied(&commit(&store, &batch(vec![], vec![put(draft)])).await);
     let due = List::Due { queue: key.scope_column().to_string() };
     for what in [due, List::Sweepable] {
         let Items::Records(records) = store.list(what, None, 9).await.unwrap().items else {
@@ -488,22 +488,26 @@ async fn until_answered(store: &PostgresStore, batch: &Arc<Batch>) -> Answer {
 async fn i26_a_held_key_makes_its_batch_leave_and_delays_nobody() {
     let place = Place::new("held").await;
     let store = place.store().await;
-    applied(commit(&store, &claim(&request("first"))).await);
+    applied(&commit(&store, &claim(&request("first"))).await);
     let held = [
         ("record:acme:request:scope:held", claim(&request("held"))),
         ("mark:acme:space:held", batch(vec![], vec![mark("held", 1, Body::Keep)])),
     ];
     for (number, (name, batch)) in held.into_iter().enumerate() {
         let other = place.hold(name).await;
-        let neighbour = claim(&request(&format!("neighbour{number}")));
-        let started = Instant::now();
-        let group = vec![batch.clone(), neighbour];
-        let answers = store.commit(group).await.unwrap().answers;
-        assert!(started.elapsed() < Duration::from_millis(50), "{:?}", started.elapsed());
-        assert_eq!(answers[0], Answer::Contended);
-        applied(answers[1].clone());
+        // The fastest of some: a slow disk may delay one commit, a wait for the lock delays all.
+        let mut fastest = Duration::MAX;
+        for round in 0..5 {
+            let neighbour = claim(&request(&format!("neighbour {number} {round}")));
+            let started = Instant::now();
+            let answers = store.commit(vec![batch.clone(), neighbour]).await.unwrap().answers;
+            fastest = fastest.min(started.elapsed());
+            assert_eq!(answers[0], Answer::Contended);
+            applied(&answers[1]);
+        }
+        assert!(fastest < Duration::from_millis(50), "{fastest:?}");
         other.batch_execute("COMMIT").await.unwrap();
-        applied(commit(&store, &batch).await);
+        applied(&commit(&store, &batch).await);
     }
     place.remove().await;
 }
@@ -516,12 +520,24 @@ async fn i26_a_batch_that_the_server_rejects_does_not_fail_its_group() {
     let poison = batch(vec![], vec![mark("poison", 1, Body::Keep)]);
     let group = vec![claim(&request("a")), poison.clone(), claim(&request("b"))];
     let answers = store.commit(group).await.unwrap().answers;
-    applied(answers[0].clone());
+    applied(&answers[0]);
     assert_eq!(answers[1], Answer::Contended);
-    applied(answers[2].clone());
+    applied(&answers[2]);
     let error = try_commit(&store, &poison).await.unwrap_err();
     assert!(matches!(&error, StoreError::NotApplied(text) if text.contains("poison")), "{error}");
     assert_eq!(place.open_transactions().await, 0);
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn i26_one_key_twice_in_a_group_is_applied_once() {
+    let place = Place::new("twice").await;
+    let store = place.store().await;
+    let group = vec![claim(&request("k")), claim(&request("other")), claim(&request("k"))];
+    let answers = store.commit(group).await.unwrap().answers;
+    applied(&answers[0]);
+    applied(&answers[1]);
+    refused(&answers[2]);
     place.remove().await;
 }
 
@@ -542,7 +558,7 @@ async fn now_is_read_after_the_last_lock() {
     place.until_one_waits().await;
     place.set_clock(5_000).await;
     other.batch_execute("COMMIT").await.unwrap();
-    assert_eq!(applied(task.await.unwrap()).now, At(5_000));
+    assert_eq!(applied(&task.await.unwrap()).now, At(5_000));
     let due_at = find(&store, &request("k")).await.unwrap().stored.record.due_at;
     assert_eq!(due_at, Some(At(35_000)));
     place.remove().await;
@@ -612,7 +628,7 @@ async fn sessions_that_end_between_calls_are_replaced() {
                 Err(error) => assert!(matches!(error, StoreError::NotApplied(_)), "{error}"),
             }
         };
-        assert!(!applied(answer).again);
+        assert!(!applied(&answer).again);
         let loaded = loop {
             let read = Read::Record { key: key.clone(), payload: false };
             match store.load(vec![read]).await {
@@ -642,8 +658,8 @@ async fn i09_a_session_that_ends_within_a_commit_leaves_it_unknown() {
     assert!(matches!(error, StoreError::Unknown(_)), "{error}");
     other.batch_execute("COMMIT").await.unwrap();
     // It had not happened, and now does; the store needs no restart.
-    assert!(!applied(commit(&store, &claim).await).again);
-    assert!(applied(commit(&store, &claim).await).again);
+    assert!(!applied(&commit(&store, &claim).await).again);
+    assert!(applied(&commit(&store, &claim).await).again);
     place.remove().await;
 }
 
@@ -663,7 +679,7 @@ async fn a_session_that_ends_before_the_commit_was_sent_did_nothing() {
     let error = task.await.unwrap().unwrap_err();
     assert!(matches!(error, StoreError::NotApplied(_)), "{error}");
     other.batch_execute("COMMIT").await.unwrap();
-    assert!(!applied(commit(&store, &batch).await).again);
+    assert!(!applied(&commit(&store, &batch).await).again);
     place.remove().await;
 }
 
@@ -684,7 +700,7 @@ async fn i09_a_lost_answer_is_asked_for_by_token() {
         proxy.arm(Cut::AfterAnswer);
         let error = try_commit(&store, &batch).await.unwrap_err();
         assert!(matches!(error, StoreError::Unknown(_)), "{error}");
-        assert!(applied(commit(&store, &batch).await).again);
+        assert!(applied(&commit(&store, &batch).await).again);
     }
     place.remove().await;
 }
@@ -713,7 +729,7 @@ async fn i27_a_first_copy_that_is_delayed_and_a_second_are_applied_once() {
         assert_eq!(find(&store, &request("k")).await.is_some(), number == 1);
         assert_eq!(commit(&store, &batch).await, Answer::Contended);
         other.batch_execute("COMMIT").await.unwrap();
-        assert!(applied(until_answered(&store, &batch).await).again);
+        assert!(applied(&until_answered(&store, &batch).await).again);
         assert_eq!(place.count("SELECT count(*) FROM audit").await, number as i64 + 1);
     }
     place.remove().await;
@@ -737,7 +753,7 @@ async fn a_caller_that_goes_away_leaves_no_transaction_open() {
     store.close().await.unwrap();
     assert_eq!(place.open_transactions().await, 0);
     let store = place.store().await;
-    assert!(applied(commit(&store, &claim).await).again);
+    assert!(applied(&commit(&store, &claim).await).again);
     place.remove().await;
 }
 
@@ -829,22 +845,24 @@ async fn a_put_that_keeps_replaces_or_clears_what_lies_beside_it() {
     let place = Place::new("beside").await;
     let store = place.store().await;
     let key = request("k");
-    applied(commit(&store, &batch(vec![], vec![put(done(record(&key, State::Done), b"1"))])).await);
+    applied(
+        &commit(&store, &batch(vec![], vec![put(done(record(&key, State::Done), b"1"))])).await,
+    );
     let outcome = async || find(&store, &key).await.unwrap().stored.outcome;
     assert_eq!(outcome().await.as_deref(), Some(&b"1"[..]));
 
     let there = find(&store, &key).await.unwrap().stored.record;
     let mut kept = done(there.clone(), b"1");
     (kept.outcome, kept.fence) = (Body::Keep, FenceWrite::Keep);
-    applied(commit(&store, &batch(vec![], vec![put(kept)])).await);
+    applied(&commit(&store, &batch(vec![], vec![put(kept)])).await);
     assert_eq!(outcome().await.as_deref(), Some(&b"1"[..]));
 
-    applied(commit(&store, &batch(vec![], vec![put(done(there.clone(), b"2"))])).await);
+    applied(&commit(&store, &batch(vec![], vec![put(done(there.clone(), b"2"))])).await);
     assert_eq!(outcome().await.as_deref(), Some(&b"2"[..]));
 
     let mut cleared = draft(there);
     (cleared.record.outcome, cleared.outcome) = (None, Body::Clear);
-    applied(commit(&store, &batch(vec![], vec![put(cleared)])).await);
+    applied(&commit(&store, &batch(vec![], vec![put(cleared)])).await);
     assert_eq!(outcome().await, None);
     assert_eq!(place.count("SELECT count(*) FROM outcomes").await, 0);
     place.remove().await;

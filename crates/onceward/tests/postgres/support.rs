@@ -282,15 +282,15 @@ pub(crate) async fn try_commit(
 }
 
 #[track_caller]
-pub(crate) fn applied(answer: Answer) -> Applied {
+pub(crate) fn applied(answer: &Answer) -> Applied {
     let Answer::Applied(applied) = answer else { panic!("not applied: {answer:?}") };
-    applied
+    *applied
 }
 
 #[track_caller]
-pub(crate) fn refused(answer: Answer) -> Refused {
+pub(crate) fn refused(answer: &Answer) -> Refused {
     let Answer::Refused(refused) = answer else { panic!("not refused: {answer:?}") };
-    refused
+    refused.clone()
 }
 
 pub(crate) async fn find(store: &PostgresStore, key: &Key) -> Option<Found> {

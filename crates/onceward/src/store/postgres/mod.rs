@@ -3,6 +3,7 @@
 //! Rule: every write goes through the same advisory locks (`apply.rs`), so processes need to know
 //! nothing of each other, and all instants are the server's. Work on a connection runs in a task
 //! of its own that owns it to the end: a caller that goes away leaves no open transaction behind.
+//! Sessions are set up once, so a pooler in between has to keep them (not one per transaction).
 //! Connections are plain TCP or sockets; TLS, row-level security and watching are not here yet.
 
 mod apply;
