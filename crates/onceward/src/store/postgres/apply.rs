@@ -3,7 +3,7 @@
 //! Rule: everything that is looked at was locked before, by name, and stays so until the commit;
 //! therefore what was checked still holds when it is written. Locks of keys, marks and tokens are
 //! tried, never waited for. Each batch is answered on its own; a group that fails whole is applied
-//! again batch by batch. What is written, and how, is said in `write.rs`.
+//! again batch by batch. What is written, and how, is said in `writer.rs`.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use tokio_postgres::{Error, Row};
 
 use super::super::{Committed, StoreError};
 use super::failure::Failure;
-use super::load::KeyColumns;
 use super::open::{Lease, Session};
+use super::reader::KeyColumns;
 use super::rows;
 use super::sql::Sql;
-use super::write::{Looked, Writes};
+use super::writer::{Looked, Writes};
 
 /// What one batch came to: an answer, or what is wrong with it alone.
 type Result1 = Result<Answer, StoreError>;

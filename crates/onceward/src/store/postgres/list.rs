@@ -15,8 +15,8 @@ use tokio_postgres::{Error, Row};
 
 use super::super::{AuditFilter, Cursor, Items, List, Page, StoreError};
 use super::failure::Failure;
-use super::load;
 use super::open::{Lease, Session};
+use super::reader;
 use super::rows::{self, instant, kind_code, state_code, text_column};
 use super::sql;
 
@@ -114,7 +114,7 @@ async fn pages(
             tokio::join!(
                 biased;
                 session.client.batch_execute("BEGIN"),
-                load::now(session),
+                reader::now(session),
                 place_of(session, key),
                 adapt(session, what),
             )

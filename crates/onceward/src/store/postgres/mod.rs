@@ -9,13 +9,13 @@
 mod apply;
 mod failure;
 mod list;
-mod load;
 mod migrate;
 mod open;
 mod options;
+mod reader;
 mod rows;
 mod sql;
-mod write;
+mod writer;
 
 pub use options::PostgresOptions;
 
@@ -96,7 +96,7 @@ impl Store for PostgresStore {
         let readers = self.readers.clone();
         owned(StoreError::NotApplied, async move {
             let lease = readers.lease().await?;
-            load::load(lease, &reads).await
+            reader::load(lease, &reads).await
         })
     }
 
