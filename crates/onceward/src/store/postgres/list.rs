@@ -4,6 +4,8 @@
 //! last one: where it stands now is where the page goes on, and when it has left the list, the list
 //! starts again with what is left. A damaged row fails its page; it is never handed out.
 
+use std::cmp::Ordering;
+
 use onceward_core::key::{Key, Kind, Subject};
 use onceward_core::limits::MAX_PRIORITY;
 use onceward_core::record::{Record, State};
@@ -13,8 +15,8 @@ use tokio_postgres::{Error, Row};
 
 use super::super::{AuditFilter, Cursor, Items, List, Page, StoreError};
 use super::failure::Failure;
-use super::load;
 use super::open::{Lease, Session};
+use super::reader;
 use super::rows::{self, instant, kind_code, state_code, text_column};
 use super::sql;
 
@@ -108,18 +110,20 @@ async fn pages(
     let take = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
     let by_instant = matches!(what, List::Due { .. } | List::Sweepable);
     let key = start.key().filter(|_| by_instant);
-    let (begun, now, place) = session
+    let (begun, now, place, adapted) = session
         .flight(async {
             tokio::join!(
                 biased;
                 session.client.batch_execute("BEGIN"),
-                load::now(session),
+                reader::now(session),
                 place_of(session, key),
+                adapt(session, what),
             )
         })
         .await?;
     begun?;
     let (now, place) = (now?, place?);
+    adapted?;
     let (rows, ended) = session
         .flight(async {
             tokio::join!(
@@ -132,6 +136,15 @@ async fn pages(
     let rows = rows?;
     ended?;
     Ok((now, rows))
+}
+
+/// Entries of a time are found by an index of blocks, which is read by bitmaps.
+async fn adapt(session: &Session, what: &List) -> Result<(), Error> {
+    match what {
+        List::Audit(AuditFilter { from: None, to: None, .. }) => Ok(()),
+        List::Audit(_) => session.client.batch_execute("SET LOCAL enable_bitmapscan = on").await,
+        _ => Ok(()),
+    }
 }
 
 async fn place_of(session: &Session, key: Option<&Key>) -> Result<Option<Place>, Error> {
@@ -209,22 +222,19 @@ async fn of_tenant(
     let order = after.map(|key| key.tenant_column().cmp(tenant));
     let first = scope.map(|scope| format!("{}:", text_column(scope))).unwrap_or_default();
     let end = scope.map(|scope| format!("{};", text_column(scope)));
-    let mut kinds = Vec::new();
-    let mut above = Vec::new();
-    for kind in Kind::ALL {
+    let above = Kind::ALL.map(|kind| {
         let start = match (order, after) {
-            (Some(std::cmp::Ordering::Greater), _) => continue,
-            (Some(std::cmp::Ordering::Equal), Some(key)) if key.kind() > kind => continue,
-            (Some(std::cmp::Ordering::Equal), Some(key)) if key.kind() == kind => key.name_column(),
+            (Some(Ordering::Greater), _) => return None,
+            (Some(Ordering::Equal), Some(key)) if key.kind() > kind => return None,
+            (Some(Ordering::Equal), Some(key)) if key.kind() == kind => key.name_column(),
             _ => "",
         };
-        kinds.push(kind_code(kind));
-        above.push(start.max(first.as_str()));
-    }
+        Some(start.max(first.as_str()))
+    });
+    let above = &above[..];
     let tenant = text_column(tenant);
-    let values: [Value<'_>; 6] = [
+    let values: [Value<'_>; 5] = [
         (&tenant, Type::TEXT),
-        (&kinds, Type::INT2_ARRAY),
         (&above, Type::TEXT_ARRAY),
         (&end, Type::TEXT),
         (&state, Type::INT2),

@@ -24,7 +24,6 @@ macro_rules! prepared {
 
 prepared! {
     Lock = "lock",
-    LockAudit = "lock_audit",
     Draw = "draw",
     Now = "now",
     FindRecords = "find_records",

@@ -20,8 +20,8 @@ use tokio_postgres::{Error, Row};
 use super::super::memory::TOKEN_KEPT_MS;
 use super::apply::Held;
 use super::failure::{Failure, breaks_session, describe};
-use super::load::{KeyColumns, load_marks, load_records};
 use super::open::Session;
+use super::reader::{KeyColumns, load_marks, load_records};
 use super::rows::{self, digest_column, instant, text_column, token_column};
 use super::sql::Sql;
 
