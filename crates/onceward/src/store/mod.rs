@@ -125,6 +125,7 @@ pub enum Read {
 
 /// The answer to one read.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "nearly every fact is a record")]
 pub enum Fact {
     /// A record, or none.
     Record(Option<Found>),
