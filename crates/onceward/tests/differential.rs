@@ -2,6 +2,13 @@
 //!
 //! `ONCEWARD_TEST_STEPS` and `ONCEWARD_TEST_SEED` make it longer or another run.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test may stop at what it did not expect, and says what it did"
+)]
+
 mod support;
 
 use onceward::testing::differential::{Summary, run};
@@ -31,6 +38,13 @@ async fn i17_memory_agrees_with_the_oracle() {
 async fn i17_poor_agrees_with_the_oracle() {
     let summary = agrees("poor", &PoorHarness::exact()).await;
     assert_eq!(summary.groups, 0);
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn i17_sqlite_agrees_with_the_oracle() {
+    let summary = agrees("sqlite", &support::sqlite::SqliteHarness::default()).await;
+    assert!(summary.reopened > 0, "{summary:?}");
 }
 
 #[tokio::test]

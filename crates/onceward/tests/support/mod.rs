@@ -1,8 +1,11 @@
 //! What the store tests share: how long a run is, and broken stores that a suite must notice.
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at what it did not expect")]
 
 pub(crate) mod mutant;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;
 
 /// Steps of a differential run: `ONCEWARD_TEST_STEPS`, or few enough for every day.
 pub(crate) fn steps() -> usize {
