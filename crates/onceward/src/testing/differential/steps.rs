@@ -135,7 +135,7 @@ impl Universe {
             550..700 => self.resend(random, known),
             700..770 => Step::Load(self.reads(random)),
             770..900 => self.list(random, known),
-            900..998 => Step::Advance(match random.below(100) {
+            900..995 => Step::Advance(match random.below(100) {
                 0..60 => random.below(20),
                 60..90 => random.below(2_000),
                 90..99 => random.below(60_000),
