@@ -91,6 +91,35 @@ fn flat(pages: Vec<Items>) -> Vec<String> {
     pages.into_iter().flat_map(texts).collect()
 }
 
+/// What was taken since the last page is gone from the list, and the rest follows: nothing comes
+/// twice, nothing is left out.
+pub async fn a_walk_goes_on_past_what_was_taken(bench: &Bench<'_>) -> Checked {
+    let keys: Vec<_> = ["a", "b", "c", "d"].into_iter().map(job).collect::<Result<_, _>>()?;
+    for what in [all_records(), List::Due { queue: SCOPE.into() }, List::Sweepable] {
+        let timed = |key: &Key| Draft { due: Time::In(0), sweep: Time::In(0), ..draft(key) };
+        insert_all(bench, keys.iter().map(timed).collect()).await?;
+        bench.pass(200).await?;
+        bench.walk(&what, 10).await?;
+        let page = bench.store.list(what.clone(), None, 2).await?;
+        ensure!(page.next.is_some(), "{what:?}: two of four must have a next page");
+        let Items::Records(listed) = page.items else {
+            return Err(Failure::new(format!("{what:?} must list records")));
+        };
+        let taken = listed.iter().map(|record| Write::Delete(record.key.clone())).collect();
+        bench.apply(&bench.batch(vec![], taken)).await?;
+        // Settles the lists.
+        bench.walk(&what, 10).await?;
+        let rest = bench.store.list(what.clone(), page.next, 10).await?;
+        let Items::Records(rest) = rest.items else {
+            return Err(Failure::new(format!("{what:?} must list records")));
+        };
+        let mut walked: Vec<_> = listed.iter().chain(&rest).map(|r| r.key.clone()).collect();
+        walked.sort();
+        ensure_eq!(walked, keys, "{what:?}: each once");
+    }
+    Ok(())
+}
+
 /// A page that holds the rest says that there is no next one.
 pub async fn the_last_page_has_no_next(bench: &Bench<'_>) -> Checked {
     let keys: Vec<_> = ["a", "b", "c"].into_iter().map(job).collect::<Result<_, _>>()?;
