@@ -20,25 +20,22 @@ use onceward::core::stamp::Token;
 use onceward::store::sqlite::{SqliteOptions, SqliteStore};
 use onceward::store::{AuditFilter, Items, List, Store, StoreError};
 
-/// Tells a child which file to write to.
-const CHILD: &str = "ONCEWARD_TEST_CHILD";
-/// Tells a child from which number on its keys are unused.
-const FROM: &str = "ONCEWARD_TEST_FROM";
 /// Batches that share a commit.
 const GROUP: u64 = 8;
 
-/// The file to write to, if this process is a child.
+/// The file to write to and the first unused number, if this process is a child.
 fn child_path() -> Option<(PathBuf, u64)> {
-    let path = std::env::var_os(CHILD)?;
-    Some((path.into(), std::env::var(FROM).unwrap().parse().unwrap()))
+    let path = std::env::var_os("ONCEWARD_TEST_CHILD")?;
+    let from = std::env::var("ONCEWARD_TEST_FROM").unwrap();
+    Some((path.into(), from.parse().unwrap()))
 }
 
 /// The command that runs one test of this file alone, as a child.
 fn as_child(mut command: Command, test: &str, database: &Path, from: u64) -> Command {
     command
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(CHILD, database)
-        .env(FROM, from.to_string())
+        .env("ONCEWARD_TEST_CHILD", database)
+        .env("ONCEWARD_TEST_FROM", from.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
     command
