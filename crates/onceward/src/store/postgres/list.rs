@@ -7,7 +7,6 @@
 use std::cmp::Ordering;
 
 use onceward_core::key::{Key, Kind, Subject};
-use onceward_core::limits::MAX_PRIORITY;
 use onceward_core::record::{Record, State};
 use onceward_core::stamp::At;
 use tokio_postgres::types::{ToSql, Type};
@@ -22,6 +21,8 @@ use super::sql;
 
 /// Sorts below every instant that is stored.
 const BEFORE_ALL: i64 = -1;
+/// Sorts above every priority.
+const ABOVE_ALL: i16 = 256;
 
 type Value<'v> = (&'v (dyn ToSql + Sync), Type);
 
@@ -242,7 +243,7 @@ async fn of_tenant(
     session.client.query_typed(sql::LIST_RECORDS_OF_TENANT, &values).await
 }
 
-/// From the cursor's priority downwards; below it, from the start.
+/// From where the cursor's job stands now, or from the top.
 async fn due(
     session: &Session,
     queue: &str,
@@ -257,23 +258,16 @@ async fn due(
         let due_at = place.due_at.filter(|at| *at <= now && takeable.contains(&place.state))?;
         of_queue.then_some((place.priority, due_at, key))
     });
-    let top = listed.map_or(i16::from(MAX_PRIORITY), |(priority, ..)| priority);
-    let priorities: Vec<i16> = (0..=top).rev().collect();
-    let mut instants = vec![BEFORE_ALL; priorities.len()];
-    let mut tenants = vec![""; priorities.len()];
-    let mut names = vec![""; priorities.len()];
-    if let Some((_, due_at, key)) = listed {
-        instants[0] = due_at;
-        tenants[0] = key.tenant_column();
-        names[0] = key.name_column();
-    }
+    let from =
+        listed.map(|(priority, at, key)| (priority, at, key.tenant_column(), key.name_column()));
+    let (priority, due_at, tenant, name) = from.unwrap_or((ABOVE_ALL, BEFORE_ALL, "", ""));
     let queue = text_column(queue);
     let values: [Value<'_>; 7] = [
         (&queue, Type::TEXT),
-        (&priorities, Type::INT2_ARRAY),
-        (&instants, Type::INT8_ARRAY),
-        (&tenants, Type::TEXT_ARRAY),
-        (&names, Type::TEXT_ARRAY),
+        (&priority, Type::INT2),
+        (&due_at, Type::INT8),
+        (&tenant, Type::TEXT),
+        (&name, Type::TEXT),
         (&now, Type::INT8),
         (&take, Type::INT8),
     ];

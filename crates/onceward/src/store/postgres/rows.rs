@@ -12,7 +12,7 @@ use onceward_core::batch::{Batch, Write};
 use onceward_core::codec;
 use onceward_core::fingerprint::{Fingerprint, fingerprint_bytes};
 use onceward_core::key::{Key, Kind, Subject};
-use onceward_core::limits::{LimitError, MAX_POSITION, MAX_PRIORITY, in_range};
+use onceward_core::limits::{LimitError, MAX_POSITION, in_range};
 use onceward_core::record::{Mark, Record, State, Stored, Terms};
 use onceward_core::stamp::{At, Fence, Rev, Token};
 use onceward_core::{Bytes, Text};
@@ -30,19 +30,14 @@ const AFTER_MARK: usize = 7;
 /// Begins an escaped character in a text. Nobody writes it, so texts stay as people know them.
 const ESCAPE: char = '\u{1}';
 
-/// Checks what only this store bounds: numbers that SQL has to compare.
+/// Checks what only this store bounds: positions, which SQL has to compare.
 ///
 /// # Errors
-/// The first number that a column can't hold.
+/// The first position that a column can't hold and sort.
 pub(super) fn check(batch: &Batch) -> Result<(), LimitError> {
     for write in &batch.writes {
-        match write {
-            Write::Put(draft) => {
-                let priority = draft.record.priority;
-                in_range("priority", priority.into(), 0, MAX_PRIORITY.into())?;
-            }
-            Write::Mark { position, .. } => in_range("position", *position, 0, MAX_POSITION)?,
-            Write::Delete(_) | Write::Audit(_) => {}
+        if let Write::Mark { position, .. } = write {
+            in_range("position", *position, 0, MAX_POSITION)?;
         }
     }
     Ok(())
