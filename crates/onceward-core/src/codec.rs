@@ -15,7 +15,8 @@ use crate::record::{OnAbandoned, OnDead, Record, Terms};
 use crate::stamp::At;
 
 const VERSION: u8 = 1;
-const SEAL_BYTES: usize = 8;
+/// Bytes of a seal: enough against decay and mistakes, not meant against forgers.
+pub const SEAL_BYTES: usize = 8;
 
 /// A stored record is not what was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -94,6 +95,18 @@ pub fn decode_rest(record: &mut Record, rest: &[u8]) -> Result<(), CodecError> {
     Ok(())
 }
 
+/// A seal over bytes that are stored beside a record, or in a mark: their parts, one by one, so
+/// that none can pass for another's.
+#[must_use]
+pub fn seal_parts(parts: &[&[u8]]) -> [u8; SEAL_BYTES] {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    first_bytes(&hash.finalize())
+}
+
 /// Covers every column and the encoded rest.
 fn seal(record: &Record, rest: &[u8]) -> [u8; SEAL_BYTES] {
     let mut columns = Vec::with_capacity(160 + rest.len());
@@ -127,7 +140,10 @@ fn seal(record: &Record, rest: &[u8]) -> [u8; SEAL_BYTES] {
         columns.extend_from_slice(outcome.hash());
     }
     columns.extend_from_slice(rest);
-    let digest = Sha256::digest(&columns);
+    first_bytes(&Sha256::digest(&columns))
+}
+
+fn first_bytes(digest: &[u8]) -> [u8; SEAL_BYTES] {
     let mut seal = [0; SEAL_BYTES];
     seal.copy_from_slice(&digest[..SEAL_BYTES]);
     seal

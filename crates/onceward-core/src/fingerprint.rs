@@ -1,39 +1,291 @@
-//! Placeholder.
+//! Fingerprints: what tells a retry from another request under the same key (A06, A07, E02).
+//!
+//! Rule: two requests have the same fingerprint exactly when the policy calls them the same. What
+//! is hashed is injective (every part is labelled and length-prefixed) and carries its kind and the
+//! version of these rules, so that a JSON body, raw bytes and a list of parts never meet.
+//!
+//! Not responsible for which parts of a request count (the HTTP layer passes them), nor for keeping
+//! what is needed to explain a mismatch (`payload.rs`).
+
 use std::fmt;
-/// Fp
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+
+use sha2::{Digest as _, Sha256};
+
+use crate::canonical::{Arrays, CanonicalError, Form};
+use crate::json::Tape;
+
+/// The version of the rules by which fingerprints are made. It is hashed in and kept beside the
+/// hash: a record made under other rules can be recognised, and is never mistaken for a mismatch.
+pub const FINGERPRINT_RULES: u8 = 1;
+
+/// What E02 leaves out of the hash at any depth: fields that change from one try to the next.
+pub const VOLATILE_FIELDS: [&str; 7] =
+    ["created_at", "updated_at", "timestamp", "_metadata", "request_id", "trace_id", "session_id"];
+
+/// The SHA-256 of a canonical payload, and the version of the rules that made it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint {
     rules: u8,
-    bytes: [u8; 32],
+    hash: [u8; 32],
 }
+
 impl Fingerprint {
-    /// x
+    /// A fingerprint as a store kept it.
     #[must_use]
-    pub const fn from_stored(rules: u8, bytes: [u8; 32]) -> Self {
-        Self { rules, bytes }
+    pub const fn from_stored(rules: u8, hash: [u8; 32]) -> Self {
+        Self { rules, hash }
     }
-    /// x
+
+    /// The 32 bytes of the hash.
+    #[must_use]
+    pub const fn hash(&self) -> &[u8; 32] {
+        &self.hash
+    }
+
+    /// The version of the rules it was made by.
     #[must_use]
     pub const fn rules(&self) -> u8 {
         self.rules
     }
-    /// x
+
+    /// The first `digits` of the 64 hexadecimal digits: enough to tell two apart in a log.
     #[must_use]
-    pub const fn hash(&self) -> &[u8; 32] {
-        &self.bytes
+    pub fn short_hex(&self, digits: usize) -> String {
+        let mut text = self.to_string();
+        text.truncate(digits);
+        text
     }
 }
-/// x
-#[must_use]
-pub fn fingerprint_bytes(bytes: &[u8]) -> Fingerprint {
-    use sha2::Digest;
-    Fingerprint::from_stored(1, sha2::Sha256::digest(bytes).into())
-}
+
 impl fmt::Display for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for b in self.bytes {
-            write!(f, "{b:02x}")?;
-        }
-        Ok(())
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&hex(&self.hash))
     }
 }
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Fingerprint(v{}, {self})", self.rules)
+    }
+}
+
+/// What counts as the same payload.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FingerprintPolicy {
+    /// Names of fields that don't count, at any depth. Default: none.
+    pub ignore: Vec<String>,
+    /// Whether the order of array items counts. Default: ordered.
+    pub arrays: Arrays,
+    /// Whether the body is compared as JSON or byte for byte. Default: JSON.
+    pub body: Body,
+}
+
+impl FingerprintPolicy {
+    /// The policy of E02: volatile fields and the order of items don't count.
+    #[must_use]
+    pub fn volatile() -> Self {
+        Self {
+            ignore: VOLATILE_FIELDS.map(String::from).to_vec(),
+            arrays: Arrays::Unordered,
+            body: Body::Json,
+        }
+    }
+}
+
+/// How a body is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Body {
+    /// By its canonical form; if it is not JSON at all, byte for byte.
+    #[default]
+    Json,
+    /// Byte for byte.
+    Bytes,
+}
+
+/// A body in the form that is hashed, kept and compared.
+#[derive(Clone, PartialEq, Eq)]
+pub enum CanonicalBody<'a> {
+    /// Canonical JSON.
+    Json(Vec<u8>),
+    /// The bytes as they came.
+    Bytes(&'a [u8]),
+}
+
+impl<'a> CanonicalBody<'a> {
+    /// Brings a body into the form that the policy compares. A body that should be JSON and is not
+    /// JSON at all is taken as bytes and left to the handler; only one that is JSON without a
+    /// canonical form is an error.
+    pub fn new(body: &'a [u8], policy: &FingerprintPolicy) -> Result<Self, CanonicalError> {
+        if policy.body == Body::Bytes {
+            return Ok(Self::Bytes(body));
+        }
+        match canonical_bytes(body, policy) {
+            Ok(canonical) => Ok(Self::Json(canonical)),
+            Err(error) if error.is_not_json() => Ok(Self::Bytes(body)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The bytes that are hashed.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Json(canonical) => canonical,
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+
+    /// The fingerprint of this body alone.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        let kind = match self {
+            Self::Json(_) => Kind::Json,
+            Self::Bytes(_) => Kind::Bytes,
+        };
+        let mut hasher = kind.hasher();
+        hasher.update(self.bytes());
+        finish(hasher)
+    }
+}
+
+/// A body is never shown in a log (A27), only how long it is.
+impl fmt::Debug for CanonicalBody<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self {
+            Self::Json(_) => "Json",
+            Self::Bytes(_) => "Bytes",
+        };
+        write!(formatter, "{kind}({} bytes)", self.bytes().len())
+    }
+}
+
+/// The canonical bytes of a JSON body under a policy: what is hashed, and kept for diffs.
+pub fn canonical_bytes(body: &[u8], policy: &FingerprintPolicy) -> Result<Vec<u8>, CanonicalError> {
+    let tape = Tape::parse(body)?;
+    Form { ignore: &policy.ignore, mask: &[], arrays: policy.arrays }.document(&tape)
+}
+
+/// The fingerprint of a JSON body.
+pub fn fingerprint_json(
+    body: &[u8],
+    policy: &FingerprintPolicy,
+) -> Result<Fingerprint, CanonicalError> {
+    canonical_bytes(body, policy).map(|canonical| CanonicalBody::Json(canonical).fingerprint())
+}
+
+/// The fingerprint of a body that is compared byte for byte.
+#[must_use]
+pub fn fingerprint_bytes(body: &[u8]) -> Fingerprint {
+    CanonicalBody::Bytes(body).fingerprint()
+}
+
+/// E01's content hash: the first 16 hexadecimal digits of the plain SHA-256 of the canonical bytes,
+/// which a client in any language can compute without knowing our prefixes.
+#[must_use]
+pub fn content_hash16(canonical: &[u8]) -> String {
+    let mut digits = hex(&Sha256::digest(canonical));
+    digits.truncate(16);
+    digits
+}
+
+/// Hashes a list of labelled parts, so that no two different lists have the same fingerprint.
+///
+/// ```
+/// use onceward_core::fingerprint::{CanonicalBody, FingerprintBuilder, FingerprintPolicy};
+///
+/// let body = CanonicalBody::new(br#"{"qty": 1}"#, &FingerprintPolicy::default())?;
+/// let fingerprint = FingerprintBuilder::new()
+///     .part("method", b"POST")
+///     .part("path", b"/v1/orders")
+///     .part("query", b"")
+///     .part("media_type", b"application/json")
+///     .body(&body)
+///     .finish();
+/// assert_eq!(fingerprint.to_string().len(), 64);
+/// # Ok::<(), onceward_core::canonical::CanonicalError>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct FingerprintBuilder {
+    hasher: Sha256,
+}
+
+impl FingerprintBuilder {
+    /// An empty list of parts.
+    pub fn new() -> Self {
+        Self { hasher: Kind::Parts.hasher() }
+    }
+
+    /// Adds a part. Order, labels, and empty parts count.
+    pub fn part(mut self, label: &str, value: &[u8]) -> Self {
+        self.add(Kind::Bytes, label, value);
+        self
+    }
+
+    /// Adds the body, by its kind: JSON and raw bytes never count as the same.
+    pub fn body(mut self, body: &CanonicalBody<'_>) -> Self {
+        let kind = match body {
+            CanonicalBody::Json(_) => Kind::Json,
+            CanonicalBody::Bytes(_) => Kind::Bytes,
+        };
+        self.add(kind, "body", body.bytes());
+        self
+    }
+
+    /// The fingerprint of all parts.
+    #[must_use]
+    pub fn finish(self) -> Fingerprint {
+        finish(self.hasher)
+    }
+
+    /// Kind, then both lengths before the bytes they count: the list can be read back from what is
+    /// hashed, hence no two lists hash the same bytes.
+    fn add(&mut self, kind: Kind, label: &str, value: &[u8]) {
+        self.hasher.update([kind as u8]);
+        self.hasher.update((label.len() as u64).to_le_bytes());
+        self.hasher.update(label.as_bytes());
+        self.hasher.update((value.len() as u64).to_le_bytes());
+        self.hasher.update(value);
+    }
+}
+
+impl Default for FingerprintBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What is hashed. The numbers are part of the rules: changing one changes every fingerprint.
+#[derive(Clone, Copy)]
+enum Kind {
+    Json = 1,
+    Bytes = 2,
+    Parts = 3,
+}
+
+impl Kind {
+    fn hasher(self) -> Sha256 {
+        let mut hasher = Sha256::new();
+        hasher.update(b"onceward.fingerprint");
+        hasher.update([FINGERPRINT_RULES, self as u8]);
+        hasher
+    }
+}
+
+fn finish(hasher: Sha256) -> Fingerprint {
+    Fingerprint { rules: FINGERPRINT_RULES, hash: hasher.finalize().into() }
+}
+
+/// Lower-case hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,13 +7,21 @@
 
 pub mod audit;
 pub mod batch;
+pub mod canonical;
 pub mod codec;
 pub mod decide;
+pub mod diff;
+pub mod drive;
 pub mod fingerprint;
 pub mod guard;
+pub mod header_key;
+mod json;
 pub mod key;
 pub mod limits;
+pub mod outcome_policy;
+pub mod payload;
 pub mod record;
+pub mod retry;
 pub mod stamp;
 pub mod text;
 pub mod zoo;

@@ -3,6 +3,9 @@
 //! One engine settles retries, duplicates, reorderings and lost updates for requests, jobs and
 //! event streams. Start with [`engine::Engine`] over a [`store::Store`].
 
+pub mod engine;
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use onceward_core as core;

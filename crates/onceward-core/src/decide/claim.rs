@@ -4,7 +4,8 @@
 //! done together with its effects (one commit, no lease): that write is the claim. Both read the
 //! same standing of the key, so they can't disagree.
 
-use super::effects::{Effects, add_effects};
+use super::effects::add_effects;
+use super::finish::Completion;
 use super::job::{bury_abandoned, is_spent};
 use super::{
     Facts, Look, Permit, Step, Verdict, blank, forget_after, judge, payload_body, rewrite,
@@ -14,7 +15,8 @@ use crate::audit::{Entry, Trace};
 use crate::batch::{Applied, Batch, Condition, Write};
 use crate::fingerprint::Fingerprint;
 use crate::guard::{Guard, Need};
-use crate::key::{Key, Kind};
+use crate::key::{Key, Kind, check_part};
+use crate::limits::LimitError;
 use crate::record::{Body, Draft, FenceWrite, OnAbandoned, Record, State, Stored, Terms, Time};
 use crate::stamp::Token;
 use crate::zoo::{Bug, planted};
@@ -158,25 +160,65 @@ pub fn claim(request: &Claim, token: Token, facts: &Facts) -> Step<Granted, Verd
     Step::Commit(batch, Granted::Run { draft: Box::new(draft), was_expired })
 }
 
+/// What an applied batch of [`run_once`] meant.
+#[derive(Debug, Clone)]
+pub enum Once {
+    /// It is done.
+    Ran {
+        /// The draft that was written.
+        draft: Box<Draft>,
+        /// An outcome past its retention was there.
+        was_expired: bool,
+    },
+    /// The record was marked as unknown.
+    Unknown(Box<Record>),
+}
+
 /// Decides a request whose whole effect is in this store: the key as done, its outcome and its
 /// effects in one batch.
 #[must_use]
 pub fn run_once(
     request: &Claim,
-    outcome: (&Bytes, Fingerprint),
-    effects: &Effects,
+    completion: &Completion,
     token: Token,
     facts: &Facts,
-) -> Step<Granted, Verdict> {
+) -> Step<Once, Verdict> {
     let (condition, over, was_expired) = match standing(request, facts) {
         Standing::Answer(verdict) => return Step::Answer(verdict),
-        Standing::Abandoned(record) => return mark_unknown(record, token),
+        Standing::Abandoned(record) => {
+            let (batch, record) = unknown_batch(record, token);
+            return Step::Commit(batch, Once::Unknown(record));
+        }
         Standing::Free { condition, over, was_expired } => (condition, over, was_expired),
     };
+    let draft = once_draft(request, completion, over, was_expired);
     let mut batch = Batch::new(token);
     batch.conditions.push(condition);
+    let mut entry = Entry::about(&request.key, "done", &request.fingerprint, &request.trace);
+    entry.version_after = request.guard.as_ref().map(|guard| guard.rule.moves_to());
+    batch.writes.push(Write::Put(Box::new(draft.clone())));
+    if let Err(refused) = add_guard(&mut batch, request.guard.as_ref(), facts) {
+        return Step::Answer(refused);
+    }
+    batch.writes.push(Write::Audit(Box::new(entry)));
+    match add_effects(&mut batch, &completion.effects, &request.trace, facts) {
+        Ok(looks) if looks.is_empty() => {
+            Step::Commit(batch, Once::Ran { draft: Box::new(draft), was_expired })
+        }
+        Ok(looks) => Step::Look(looks),
+        Err(refused) => Step::Answer(refused),
+    }
+}
+
+fn once_draft(
+    request: &Claim,
+    completion: &Completion,
+    over: Option<&Record>,
+    was_expired: bool,
+) -> Draft {
     let mut record = blank(request, State::Done);
-    record.outcome = Some(outcome.1);
+    record.outcome = Some(completion.digest);
+    record.terms.retain_ms = completion.retain_ms.unwrap_or(request.terms.retain_ms);
     record.attempt = match over {
         Some(over) if !was_expired => over.attempt.saturating_add(1),
         _ => 1,
@@ -184,28 +226,15 @@ pub fn run_once(
     if let Some(over) = over {
         record.created_at = over.created_at;
     }
-    let entry = Entry::about(&request.key, "done", &request.fingerprint, &request.trace);
-    let draft = Draft {
+    Draft {
         fence: FenceWrite::Once,
         fresh: over.is_none() || was_expired,
         due: Time::Clear,
-        expires: Time::In(request.terms.retain_ms),
-        sweep: Time::In(request.terms.retain_ms),
-        outcome: Body::Set(outcome.0.clone()),
+        expires: Time::In(record.terms.retain_ms),
+        sweep: Time::In(record.terms.retain_ms),
+        outcome: Body::Set(completion.outcome.clone()),
         payload: payload_body(request.payload.as_ref(), over.is_some_and(|over| over.has_payload)),
         record,
-    };
-    batch.writes.push(Write::Put(Box::new(draft.clone())));
-    if let Err(answer) = add_guard(&mut batch, request.guard.as_ref(), facts) {
-        return Step::Answer(answer);
-    }
-    batch.writes.push(Write::Audit(Box::new(entry)));
-    match add_effects(&mut batch, effects, &request.trace, facts) {
-        Ok(looks) if looks.is_empty() => {
-            Step::Commit(batch, Granted::Run { draft: Box::new(draft), was_expired })
-        }
-        Ok(looks) => Step::Look(looks),
-        Err(refused) => Step::Answer(refused),
     }
 }
 
@@ -299,7 +328,7 @@ fn not_due_ms(record: &Record, facts: &Facts) -> u64 {
 
 /// The lease of a held record ran out: it becomes unknown. The fence stays, so that its owner, if
 /// it lives after all, can still say how it ended.
-pub(super) fn mark_unknown(record: &Record, token: Token) -> Step<Granted, Verdict> {
+pub(super) fn unknown_batch(record: &Record, token: Token) -> (Batch, Box<Record>) {
     let mut unknown = record.clone();
     unknown.state = State::Unknown;
     let mut batch = Batch::new(token);
@@ -310,7 +339,13 @@ pub(super) fn mark_unknown(record: &Record, token: Token) -> Step<Granted, Verdi
     batch.writes.push(Write::Put(Box::new(draft)));
     let entry = Entry::about(&record.key, "unknown", &record.fingerprint, &record.trace);
     batch.writes.push(Write::Audit(Box::new(entry)));
-    Step::Commit(batch, Granted::Unknown(Box::new(unknown)))
+    (batch, Box::new(unknown))
+}
+
+/// [`unknown_batch`] as the outcome of a claim.
+pub(super) fn mark_unknown(record: &Record, token: Token) -> Step<Granted, Verdict> {
+    let (batch, record) = unknown_batch(record, token);
+    Step::Commit(batch, Granted::Unknown(record))
 }
 
 fn takeover_entry(request: &Claim, over: &Record) -> Entry {
@@ -325,6 +360,32 @@ pub(super) fn failed_sweep(key: &Key, terms: &Terms, due_in_ms: u64) -> Time {
     match key.kind() {
         Kind::Request => Time::In(due_in_ms.saturating_add(forget_after(terms))),
         Kind::Job | Kind::Event | Kind::Append => Time::Clear,
+    }
+}
+
+impl Claim {
+    /// Checks every bound.
+    ///
+    /// # Errors
+    /// The first field that breaks its bound.
+    pub fn validate(&self) -> Result<(), LimitError> {
+        self.terms.validate()?;
+        let texts = [
+            ("owner", &self.owner),
+            ("attempt_id", &self.attempt_id),
+            ("actor", &self.trace.actor),
+            ("request_id", &self.trace.request_id),
+            ("correlation_id", &self.trace.correlation_id),
+        ];
+        for (field, text) in texts {
+            check_part(field, text.as_deref().unwrap_or_default(), 0)?;
+        }
+        match &self.guard {
+            Some(guard) if guard.subject.tenant_column() != self.key.tenant_column() => {
+                Err(LimitError::new("guard", "another tenant's subject", "of the key's own tenant"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

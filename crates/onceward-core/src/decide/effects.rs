@@ -11,7 +11,8 @@ use crate::audit::{Entry, Trace};
 use crate::batch::{Batch, Write};
 use crate::fingerprint::Fingerprint;
 use crate::guard::Guard;
-use crate::key::Key;
+use crate::key::{Key, Kind};
+use crate::limits::{LimitError, MAX_PRIORITY, MAX_RETAIN_MS, in_range};
 use crate::record::{Body, Terms};
 
 /// What a handler wants committed with its outcome.
@@ -69,6 +70,37 @@ impl NewJob {
             terms: Terms::job(),
             trace: Trace::default(),
         }
+    }
+
+    /// Checks every bound.
+    ///
+    /// # Errors
+    /// The first field that breaks its bound.
+    pub fn validate(&self) -> Result<(), LimitError> {
+        if self.key.kind() != Kind::Job {
+            return Err(LimitError::new("kind", self.key.kind().as_str(), "job"));
+        }
+        in_range("priority", self.priority.into(), 0, MAX_PRIORITY.into())?;
+        in_range("run_in_ms", self.run_in_ms, 0, MAX_RETAIN_MS)?;
+        self.terms.validate()
+    }
+}
+
+impl Effects {
+    /// Checks that every effect stays with the tenant of the key it follows (A03), and the bounds
+    /// of jobs.
+    ///
+    /// # Errors
+    /// The first effect that does not.
+    pub fn validate(&self, tenant_column: &str) -> Result<(), LimitError> {
+        let subjects = self.changes.iter().map(|change| change.guard.subject.tenant_column());
+        let jobs = self.jobs.iter().map(|job| job.key.tenant_column());
+        let entries = self.audit.iter().map(|entry| &*entry.tenant);
+        if subjects.chain(jobs).chain(entries).any(|tenant| tenant != tenant_column) {
+            let bound = "of the tenant that the effects belong to";
+            return Err(LimitError::new("effects", "another tenant's", bound));
+        }
+        self.jobs.iter().try_for_each(NewJob::validate)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The decision: facts about a key + a request + now → one answer or one batch.
 //!
-//! Every function here is pure. It returns a [`Step`]: an answer, something it has to know first, or
-//! a batch to commit. After a refusal the engine adds what it learnt to the [`Facts`] and asks
+//! Every function here is pure. It returns a [`Step`]: an answer, something to know first, or a
+//! batch to commit. After a refusal the engine adds what it learnt to the [`Facts`] and asks
 //! again; nothing is decided anywhere else. A first claim assumes that nothing is there and lets
 //! the batch's conditions find out, so it costs no read.
 
@@ -12,7 +12,7 @@ mod job;
 mod resolve;
 mod sweep;
 
-pub use claim::{Claim, Granted, claim, looks, run_once};
+pub use claim::{Claim, Granted, Once, claim, looks, run_once};
 pub use effects::{Change, Effects, NewJob};
 pub use finish::{Completion, Finish, Retry, abandon, complete, fail, release, renew};
 pub use job::{Enqueue, JobOrder, enqueue, take};
@@ -72,6 +72,12 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// Nothing known but the store's instant.
+    #[must_use]
+    pub fn at(now: At) -> Self {
+        Self { now, ..Self::default() }
+    }
+
     /// The record, if it was looked up.
     #[must_use]
     pub fn record(&self, key: &Key) -> Option<Option<&Stored>> {

@@ -3,7 +3,7 @@
 //! Conditional on the rev, so two sweeps at once, or a claim in between, do no harm. Live running,
 //! unknown and dead records are never swept; neither is a job that still has to run.
 
-use super::claim::mark_unknown;
+use super::claim::unknown_batch;
 use super::{Facts, Look, Step, rewrite};
 use crate::batch::{Batch, Condition, Write};
 use crate::key::Key;
@@ -45,11 +45,7 @@ pub fn sweep(key: &Key, token: Token, facts: &Facts) -> Step<Swept, Swept> {
         }
         State::Running if !facts.lapsed(record) => Step::Answer(Swept::Left),
         State::Running if record.terms.on_abandoned == OnAbandoned::Hold => {
-            match mark_unknown(record, token) {
-                Step::Commit(batch, _) => Step::Commit(batch, Swept::MarkedUnknown),
-                Step::Look(looks) => Step::Look(looks),
-                Step::Answer(_) => Step::Answer(Swept::Left),
-            }
+            Step::Commit(unknown_batch(record, token).0, Swept::MarkedUnknown)
         }
         State::Running => Step::Commit(forget(record, token), Swept::Forgotten),
         State::Pending | State::Done | State::Dead | State::Unknown => Step::Answer(Swept::Left),

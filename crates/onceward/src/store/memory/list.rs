@@ -1,8 +1,9 @@
 //! Lists of the memory store, a page at a time.
 //!
-//! Records and marks page by key, audit by number. Due and sweepable records page by the key of the
-//! last one: what was taken in between is gone from the list, and the rest follows.
+//! Records and marks page by key, audit by number. Due and sweepable records page by their place in
+//! the order, so that what was taken in between is gone from the list and the rest follows.
 
+use std::cmp::Reverse;
 use std::ops::Bound;
 
 use onceward_core::audit::Audited;
@@ -13,7 +14,8 @@ use onceward_core::stamp::At;
 use super::super::{AuditFilter, Cursor, Items, List, Page, StoreError};
 use super::MemoryState;
 
-pub(super) fn list(
+/// A page of what is listed, from a state and by a now.
+pub(crate) fn list(
     state: &MemoryState,
     now: At,
     what: &List,
@@ -22,16 +24,36 @@ pub(super) fn list(
 ) -> Result<Page, StoreError> {
     let (items, next) = match what {
         List::Records { tenant, scope, state: wanted } => {
-            let after = after.map(|cursor| Key::parse(&cursor.0)).transpose()?;
+            let after = after.map(|cursor| Key::parse(&cursor.0)).transpose();
+            let after = after.map_err(|_| StoreError::bad_cursor())?;
             let fits = |record: &&Record| {
                 tenant.as_ref().is_none_or(|tenant| record.key.tenant_column() == tenant)
                     && scope.as_ref().is_none_or(|scope| record.key.scope_column() == scope)
                     && wanted.is_none_or(|state| record.state == state)
             };
-            page_of_records(state.records_after(after.as_ref()).filter(fits), limit)
+            page_of(state.records_after(after.as_ref()).filter(fits), limit, |r| r.key.to_string())
         }
-        List::Due { queue } => page_of_records(skip_past(state.due(queue, now), after), limit),
-        List::Sweepable => page_of_records(skip_past(state.sweepable(now), after), limit),
+        List::Due { queue } => {
+            let place = |record: &Record| {
+                (Reverse(record.priority), record.due_at.unwrap_or_default(), record.key.clone())
+            };
+            let after = after.map(|cursor| read_place(&cursor.0)).transpose()?;
+            let rest = state.due(queue, now).filter(|record| {
+                after.as_ref().is_none_or(|(priority, at, key)| {
+                    place(record) > (Reverse(*priority), *at, key.clone())
+                })
+            });
+            page_of(rest, limit, |record| write_place(record.priority, record.due_at, &record.key))
+        }
+        List::Sweepable => {
+            let after = after.map(|cursor| read_place(&cursor.0)).transpose()?;
+            let rest = state.sweepable(now).filter(|record| {
+                after.as_ref().is_none_or(|(_, at, key)| {
+                    (record.sweep_at.unwrap_or_default(), &record.key) > (*at, key)
+                })
+            });
+            page_of(rest, limit, |record| write_place(0, record.sweep_at, &record.key))
+        }
         List::Marks { tenant, prefix } => {
             let from = match after {
                 Some(Cursor(name)) => Bound::Excluded(Subject::from_columns(tenant, name)?),
@@ -48,7 +70,7 @@ pub(super) fn list(
         }
         List::Audit(filter) => {
             let last = after.map_or(Ok(0), |cursor| cursor.0.parse::<u64>());
-            let last = last.map_err(|_| StoreError::NotApplied("unreadable cursor".into()))?;
+            let last = last.map_err(|_| StoreError::bad_cursor())?;
             let mut found =
                 state.audit().iter().filter(|entry| entry.id > last && fits(filter, entry));
             let items: Vec<_> = found.by_ref().take(limit).cloned().collect();
@@ -73,23 +95,26 @@ fn fits(filter: &AuditFilter, audited: &Audited) -> bool {
         && filter.to.is_none_or(|to| audited.at < to)
 }
 
-fn skip_past<'a>(
-    records: impl Iterator<Item = &'a Record> + 'a,
-    after: Option<&Cursor>,
-) -> Box<dyn Iterator<Item = &'a Record> + 'a> {
-    let Some(Cursor(last)) = after.cloned() else { return Box::new(records) };
-    let mut all: Vec<_> = records.collect();
-    if let Some(index) = all.iter().position(|record| record.key.to_string() == last) {
-        all.drain(..=index);
-    }
-    Box::new(all.into_iter())
+fn write_place(priority: u8, at: Option<At>, key: &Key) -> String {
+    format!("{priority} {} {key}", at.unwrap_or_default().0)
 }
 
-fn page_of_records<'a>(
+fn read_place(text: &str) -> Result<(u8, At, Key), StoreError> {
+    let mut parts = text.splitn(3, ' ');
+    let place = (|| {
+        let priority = parts.next()?.parse().ok()?;
+        let at = At(parts.next()?.parse().ok()?);
+        Some((priority, at, Key::parse(parts.next()?).ok()?))
+    })();
+    place.ok_or_else(StoreError::bad_cursor)
+}
+
+fn page_of<'a>(
     mut found: impl Iterator<Item = &'a Record>,
     limit: usize,
+    cursor: impl Fn(&Record) -> String,
 ) -> (Items, Option<Cursor>) {
     let items: Vec<Record> = found.by_ref().take(limit).cloned().collect();
-    let next = found.next().and(items.last()).map(|record| Cursor(record.key.to_string()));
+    let next = found.next().and(items.last()).map(|record| Cursor(cursor(record)));
     (Items::Records(items), next)
 }

@@ -1,0 +1,370 @@
+//! What differs between two payloads, as JSON pointers (RFC 6901).
+//!
+//! Rule: a diff is empty exactly when the canonical payloads are equal (or truncation says that it
+//! cannot know), its order depends on the payloads alone, its size is bounded, and no value of a
+//! masked field is in it, at whatever depth.
+//!
+//! Not responsible for who may see values (the dialect decides), nor for making payloads canonical:
+//! it is given what `fingerprint.rs` made and `payload.rs` kept.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use crate::canonical::{Arrays, CanonicalError, Form, MASKED, is_masked};
+use crate::fingerprint::CanonicalBody;
+use crate::json::{Flow, Node, Pointer, Seen, Tape, key_order, walk_leaves};
+use crate::payload::{
+    KeptLeaves, KeptPayload, LEAF_HASH_BYTES, MAX_POINTER_BYTES, bytes_hash, leaf_hash,
+};
+
+/// How many changes a diff names; further ones only set `truncated`.
+pub const MAX_DIFF_CHANGES: usize = 64;
+
+/// The longest value that is shown, in bytes of canonical JSON. A longer one is replaced by a JSON
+/// string that says how long it is.
+pub const MAX_DIFF_VALUE_BYTES: usize = 1024;
+
+/// Fields whose values are never shown, unless configuration names others.
+pub const DEFAULT_MASK: [&str; 5] = ["password", "token", "secret", "card_number", "cvc"];
+
+/// `DEFAULT_MASK` as a policy holds it.
+#[must_use]
+pub fn default_mask() -> Vec<String> {
+    DEFAULT_MASK.map(String::from).to_vec()
+}
+
+/// What happened at a pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ChangeKind {
+    /// Only the new payload has it.
+    Added,
+    /// Only the old payload has it.
+    Removed,
+    /// Both have it, with different values.
+    Changed,
+}
+
+/// One difference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Where, as a JSON pointer into the canonical payload (the old one's for what was removed).
+    pub pointer: String,
+    /// What happened.
+    pub kind: ChangeKind,
+    /// The old value as canonical JSON; absent if it was added.
+    pub old: Option<String>,
+    /// The new value as canonical JSON; absent if it was removed.
+    pub new: Option<String>,
+}
+
+/// The differences of two payloads that were kept in full.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Diff {
+    /// In canonical order; within an array the removed items come last.
+    pub changes: Vec<Change>,
+    /// Whether there are more differences than these.
+    pub truncated: bool,
+}
+
+/// Where two payloads differ, without values.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DifferingPointers {
+    /// What is new or changed in canonical order, then what is gone.
+    pub pointers: Vec<String>,
+    /// Whether there may be more differences than these.
+    pub truncated: bool,
+}
+
+/// Compares two canonical JSON payloads. Arrays are compared index by index; if their order does
+/// not count, equal items are matched first, and the others pairwise in canonical order.
+///
+/// Fails only if a payload is not JSON.
+pub fn diff_full(
+    old: &[u8],
+    new: &[u8],
+    arrays: Arrays,
+    mask: &[String],
+) -> Result<Diff, CanonicalError> {
+    let (old, new) = (Tape::parse(old)?, Tape::parse(new)?);
+    let form = Form { ignore: &[], mask, arrays };
+    let mut differ =
+        Differ { old: &old, new: &new, form, pointer: Pointer::default(), diff: Diff::default() };
+    differ.value(0, 0, false);
+    Ok(differ.diff)
+}
+
+/// Compares kept leaf hashes with a new payload. Arrays are compared index by index in canonical
+/// order, also if it does not count: one changed item may then name its neighbours too.
+///
+/// Fails only if the new payload should be JSON and is not.
+pub fn diff_hashed(
+    old: &KeptLeaves,
+    new: &CanonicalBody<'_>,
+    key: &[u8; 32],
+) -> Result<DifferingPointers, CanonicalError> {
+    let kept = old.leaves().iter().map(|(pointer, hash)| (pointer.as_str(), *hash)).collect();
+    let differing = DifferingPointers { pointers: Vec::new(), truncated: old.truncated() };
+    let mut comparison = LeafComparison { old, kept, met: BTreeSet::new(), differing };
+    match new {
+        CanonicalBody::Bytes(bytes) => {
+            comparison.leaf("", || bytes_hash(key, bytes));
+        }
+        CanonicalBody::Json(canonical) => {
+            let tape = Tape::parse(canonical)?;
+            walk_leaves(&tape, |pointer, seen| {
+                if pointer.len() > MAX_POINTER_BYTES {
+                    comparison.differing.truncated = true;
+                    return Flow::Past;
+                }
+                match seen {
+                    Seen::Container => comparison.container(pointer),
+                    Seen::Leaf(node, text) => {
+                        comparison.leaf(pointer, || leaf_hash(key, pointer, node, text))
+                    }
+                }
+            });
+        }
+    }
+    Ok(comparison.finish())
+}
+
+/// Where a new payload differs from a kept one, or none if nothing was kept.
+pub fn differing_pointers(
+    kept: &KeptPayload,
+    new: &CanonicalBody<'_>,
+    arrays: Arrays,
+    key: &[u8; 32],
+) -> Result<Option<DifferingPointers>, CanonicalError> {
+    match (kept, new) {
+        (KeptPayload::None, _) => Ok(None),
+        (KeptPayload::Hashed(leaves), _) => diff_hashed(leaves, new, key).map(Some),
+        (KeptPayload::Full(old), CanonicalBody::Json(canonical)) => {
+            let diff = diff_full(old, canonical, arrays, &[])?;
+            let pointers = diff.changes.into_iter().map(|change| change.pointer).collect();
+            Ok(Some(DifferingPointers { pointers, truncated: diff.truncated }))
+        }
+        // JSON became something else: all of it differs.
+        (KeptPayload::Full(_), CanonicalBody::Bytes(_)) => {
+            Ok(Some(DifferingPointers { pointers: vec![String::new()], truncated: false }))
+        }
+    }
+}
+
+/// A walk over two documents at once. Recursion ends at `MAX_JSON_DEPTH`.
+struct Differ<'d, 'i> {
+    old: &'d Tape<'i>,
+    new: &'d Tape<'i>,
+    form: Form<'d>,
+    pointer: Pointer,
+    diff: Diff,
+}
+
+impl<'d> Differ<'d, '_> {
+    fn value(&mut self, old: usize, new: usize, masked: bool) {
+        if self.diff.truncated && self.diff.changes.len() == MAX_DIFF_CHANGES {
+            return;
+        }
+        if same(self.old, old, self.new, new) {
+            return;
+        }
+        match (self.old.node(old), self.new.node(new)) {
+            (Node::Object { .. }, Node::Object { .. }) if !masked => self.objects(old, new),
+            (Node::Array { .. }, Node::Array { .. }) if !masked => match self.form.arrays {
+                Arrays::Ordered => self.ordered(old, new),
+                Arrays::Unordered => self.unordered(old, new),
+            },
+            _ => self.change(Some(old), Some(new), masked),
+        }
+    }
+
+    fn objects(&mut self, old: usize, new: usize) {
+        // Copies of the references, so that `self` can be borrowed while the members are walked.
+        let (old_tape, new_tape): (&'d Tape<'_>, &'d Tape<'_>) = (self.old, self.new);
+        let mut olds = old_tape.members(old).peekable();
+        let mut news = new_tape.members(new).peekable();
+        loop {
+            let (left, right) = (olds.peek().copied(), news.peek().copied());
+            let order = match (left, right) {
+                (Some(left), Some(right)) => {
+                    key_order(old_tape.text_bytes(left), new_tape.text_bytes(right))
+                }
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => return,
+            };
+            let left = if order.is_le() { olds.next() } else { None };
+            let right = if order.is_ge() { news.next() } else { None };
+            let name = match (left, right) {
+                (Some(key), _) => old_tape.text(key),
+                (None, Some(key)) => new_tape.text(key),
+                (None, None) => return,
+            };
+            let masked = is_masked(self.form.mask, name.as_bytes());
+            let mark = self.pointer.member(name);
+            // A key's value is the node after it.
+            match (left, right) {
+                (Some(left), Some(right)) => self.value(left + 1, right + 1, masked),
+                _ => self.change(left.map(|key| key + 1), right.map(|key| key + 1), masked),
+            }
+            self.pointer.back(mark);
+        }
+    }
+
+    fn ordered(&mut self, old: usize, new: usize) {
+        let olds: Vec<_> = self.old.items(old).enumerate().collect();
+        let news: Vec<_> = self.new.items(new).enumerate().collect();
+        self.pairs(&olds, &news);
+    }
+
+    /// Takes out the items that both sides have (a merge, because canonical arrays are sorted),
+    /// then compares what is left in pairs: a changed item is named by what changed in it.
+    fn unordered(&mut self, old: usize, new: usize) {
+        let (mut only_old, mut only_new) = (Vec::new(), Vec::new());
+        let mut olds = self.old.items(old).enumerate().peekable();
+        let mut news = self.new.items(new).enumerate().peekable();
+        loop {
+            let order = match (olds.peek(), news.peek()) {
+                (Some(&(_, left)), Some(&(_, right))) => {
+                    self.old.source(left).cmp(self.new.source(right))
+                }
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => break,
+            };
+            let left = if order.is_le() { olds.next() } else { None };
+            let right = if order.is_ge() { news.next() } else { None };
+            if order != Ordering::Equal {
+                only_old.extend(left);
+                only_new.extend(right);
+            }
+        }
+        self.pairs(&only_old, &only_new);
+    }
+
+    /// Compares items one by one, each with its index; then names the new ones, then the gone ones.
+    fn pairs(&mut self, olds: &[(usize, usize)], news: &[(usize, usize)]) {
+        for (&(_, old), &(index, new)) in olds.iter().zip(news) {
+            let mark = self.pointer.item(index);
+            self.value(old, new, false);
+            self.pointer.back(mark);
+        }
+        for &(index, new) in news.iter().skip(olds.len()) {
+            let mark = self.pointer.item(index);
+            self.change(None, Some(new), false);
+            self.pointer.back(mark);
+        }
+        for &(index, old) in olds.iter().skip(news.len()) {
+            let mark = self.pointer.item(index);
+            self.change(Some(old), None, false);
+            self.pointer.back(mark);
+        }
+    }
+
+    fn change(&mut self, old: Option<usize>, new: Option<usize>, masked: bool) {
+        let pointer = self.pointer.as_str();
+        if self.diff.changes.len() == MAX_DIFF_CHANGES || pointer.len() > MAX_POINTER_BYTES {
+            self.diff.truncated = true;
+            return;
+        }
+        let kind = match (old, new) {
+            (None, _) => ChangeKind::Added,
+            (_, None) => ChangeKind::Removed,
+            _ => ChangeKind::Changed,
+        };
+        let change = Change {
+            pointer: pointer.to_owned(),
+            kind,
+            old: old.map(|at| self.shown(self.old, at, masked)),
+            new: new.map(|at| self.shown(self.new, at, masked)),
+        };
+        self.diff.changes.push(change);
+    }
+
+    /// A value as text: masked fields inside it are hidden too.
+    fn shown(&self, tape: &Tape<'_>, at: usize, masked: bool) -> String {
+        if masked {
+            return MASKED.to_owned();
+        }
+        let mut out = Vec::new();
+        self.form.write(tape, at, &mut out);
+        if out.len() > MAX_DIFF_VALUE_BYTES {
+            return format!("\"({} bytes)\"", out.len());
+        }
+        // The writer copies text and ASCII only, so nothing is lossy here.
+        String::from_utf8_lossy(&out).into_owned()
+    }
+}
+
+/// Whether two values are equal: canonical values are when their bytes are.
+fn same(old: &Tape<'_>, left: usize, new: &Tape<'_>, right: usize) -> bool {
+    old.source(left) == new.source(right)
+}
+
+/// Compares kept leaves with those of a new payload, as the walk meets them.
+struct LeafComparison<'k> {
+    old: &'k KeptLeaves,
+    kept: BTreeMap<&'k str, [u8; LEAF_HASH_BYTES]>,
+    /// The kept pointers that the new payload accounts for.
+    met: BTreeSet<&'k str>,
+    differing: DifferingPointers,
+}
+
+impl LeafComparison<'_> {
+    /// A leaf of the new payload.
+    fn leaf(&mut self, pointer: &str, hash: impl FnOnce() -> [u8; LEAF_HASH_BYTES]) -> Flow {
+        if let Some((&known, kept)) = self.kept.get_key_value(pointer) {
+            self.met.insert(known);
+            if *kept != hash() {
+                self.differs(pointer);
+            }
+            return Flow::On;
+        }
+        // A container became this leaf: that is one change, not one per leaf it had.
+        let below = format!("{pointer}/");
+        let from = (Bound::Included(below.as_str()), Bound::Unbounded);
+        let inside = self.kept.range::<str, _>(from).map(|(&known, _)| known);
+        let met_before = self.met.len();
+        self.met.extend(inside.take_while(|known| known.starts_with(&below)));
+        let was_container = self.met.len() > met_before;
+        // Beyond the leaves that were kept, nobody knows what was there.
+        if was_container || !self.old.truncated() {
+            self.differs(pointer);
+        }
+        if self.is_full() { Flow::Stop } else { Flow::On }
+    }
+
+    /// A container of the new payload: where a leaf was before, it is one change.
+    fn container(&mut self, pointer: &str) -> Flow {
+        let Some((&known, _)) = self.kept.get_key_value(pointer) else { return Flow::On };
+        self.met.insert(known);
+        self.differs(pointer);
+        Flow::Past
+    }
+
+    /// Whether nothing can be added any more, not even that something is missing.
+    fn is_full(&self) -> bool {
+        self.differing.truncated && self.differing.pointers.len() == MAX_DIFF_CHANGES
+    }
+
+    fn differs(&mut self, pointer: &str) {
+        if self.differing.pointers.len() == MAX_DIFF_CHANGES {
+            self.differing.truncated = true;
+        } else {
+            self.differing.pointers.push(pointer.to_owned());
+        }
+    }
+
+    /// What was kept and not met is gone.
+    fn finish(mut self) -> DifferingPointers {
+        for (pointer, _) in self.old.leaves() {
+            if !self.met.contains(pointer.as_str()) {
+                self.differs(pointer);
+            }
+        }
+        self.differing
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,310 @@
+//! Claims and what their holders do: the two-commit way, and `run_once` for the one-commit way.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use onceward_core::audit::Trace;
+use onceward_core::batch::Applied;
+use onceward_core::decide::{
+    self, Claim, Completion, Facts, Finish, Granted, Look, Once, Permit, Resolution, Resolved,
+    Retry, Step, Verdict,
+};
+use onceward_core::drive::{Drive, End};
+use onceward_core::key::Key;
+use onceward_core::record::{Record, State};
+use onceward_core::stamp::Token;
+
+use super::{Engine, EngineError};
+use crate::store::StoreError;
+
+/// The answer to [`Engine::run_once`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OnceVerdict {
+    /// It ran: outcome and effects are committed.
+    Ran {
+        /// The record as written.
+        record: Box<Record>,
+        /// The key had a record whose retention is over.
+        was_expired: bool,
+    },
+    /// It did not run, and this is why; never [`Verdict::Run`].
+    Not(Verdict),
+}
+
+impl Engine {
+    /// Asks to run. One optimistic write when nobody had the key before.
+    ///
+    /// # Errors
+    /// When the store gives no answer or the claim breaks a bound.
+    pub async fn claim(&self, claim: &Claim) -> Result<Verdict, EngineError> {
+        claim.validate()?;
+        self.claim_from(claim, Facts::default()).await
+    }
+
+    /// Asks for many at once, in one group where the store has groups. A key may come twice.
+    pub async fn claim_many(&self, claims: &[Claim]) -> Vec<Result<Verdict, EngineError>> {
+        join_all(claims.iter().map(|claim| self.claim(claim))).await
+    }
+
+    /// Asks to run and, while someone else does, waits up to `wait` for the outcome.
+    ///
+    /// # Errors
+    /// As [`Engine::claim`].
+    pub async fn claim_waiting(
+        &self,
+        claim: &Claim,
+        wait: Duration,
+    ) -> Result<Verdict, EngineError> {
+        let deadline = Instant::now() + wait;
+        let first = self.claim(claim).await?;
+        if wait.is_zero() || !matches!(first, Verdict::Busy { .. }) {
+            return Ok(first);
+        }
+        // Too many wait already: busy is the answer.
+        let Some(waiter) = self.0.waiters.enter(&claim.key) else { return Ok(first) };
+        let mut pause = self.0.options.poll_first;
+        loop {
+            let rung = waiter.bell.notified();
+            tokio::pin!(rung);
+            // Registered before the look, so that a completion in between rings.
+            rung.as_mut().enable();
+            let mut facts = Facts::default();
+            self.look_up(&decide::looks(claim), &mut facts).await?;
+            let verdict = self.claim_from(claim, facts).await?;
+            let Verdict::Busy { retry_after_ms } = verdict else { return Ok(verdict) };
+            let now = Instant::now();
+            if now >= deadline {
+                return Ok(verdict);
+            }
+            // The lease's end is worth a look at once; a lost bell costs at most one pause.
+            let lease = Duration::from_millis(retry_after_ms);
+            let nap = pause.min(deadline - now).min(lease.max(Duration::from_millis(1)));
+            tokio::select! {
+                () = rung => {}
+                () = self.changed_elsewhere(&claim.key) => {}
+                () = tokio::time::sleep(nap) => pause = (pause * 2).min(self.0.options.poll_max),
+            }
+        }
+    }
+
+    async fn claim_from(&self, claim: &Claim, facts: Facts) -> Result<Verdict, EngineError> {
+        let decide = |token, facts: &Facts| decide::claim(claim, token, facts);
+        match self.drive(Some(&claim.key), Drive::from(facts), decide).await? {
+            End::Answer(verdict) => Ok(verdict),
+            End::Committed { meaning: Granted::Run { was_expired, .. }, applied, .. }
+                if applied.again =>
+            {
+                self.regrant(&claim.key, applied, was_expired).await
+            }
+            End::Committed { meaning, batch, applied } => meaning
+                .verdict(batch.token, applied)
+                .ok_or_else(|| StoreError::Corrupt("a grant came without a fence".into()).into()),
+            End::GaveUp => Err(EngineError::Contended("time after time")),
+        }
+    }
+
+    /// The permit of a claim whose first answer was lost, as it stands in the store: it was written
+    /// at an earlier instant, and its lease began then.
+    async fn regrant(
+        &self,
+        key: &Key,
+        applied: Applied,
+        was_expired: bool,
+    ) -> Result<Verdict, EngineError> {
+        let found = self.look(key).await?;
+        let permit = found.and_then(|found| Permit::of(found.stored.record));
+        // Between the two looks the lease may have lapsed and gone to someone else.
+        let ours = applied.first.and_then(|(_, fence)| fence);
+        match permit.filter(|permit| Some(permit.fence) == ours) {
+            Some(permit) => Ok(Verdict::Run { permit, was_expired }),
+            None => Ok(Verdict::Busy { retry_after_ms: 1 }),
+        }
+    }
+
+    async fn changed_elsewhere(&self, key: &Key) {
+        if !self.0.capabilities.watch || self.0.store.watch(vec![key.clone()]).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Commits outcome and effects together with the key as done, in one batch.
+    ///
+    /// # Errors
+    /// When the store gives no answer or something breaks a bound.
+    pub async fn run_once(
+        &self,
+        claim: &Claim,
+        completion: &Completion,
+    ) -> Result<OnceVerdict, EngineError> {
+        claim.validate()?;
+        completion.effects.validate(claim.key.tenant_column())?;
+        let decide = |token, facts: &Facts| decide::run_once(claim, completion, token, facts);
+        match self.drive(Some(&claim.key), Drive::default(), decide).await? {
+            End::Answer(verdict) => Ok(OnceVerdict::Not(verdict)),
+            End::GaveUp => Err(EngineError::Contended("time after time")),
+            End::Committed { meaning, batch, applied } => Ok(match meaning {
+                Once::Unknown(record) => OnceVerdict::Not(Verdict::Unknown(record)),
+                Once::Ran { draft, was_expired } => {
+                    let stamp = applied.first.map_or(0, |(rev, _)| rev.0);
+                    let record = Box::new(draft.resolve(batch.token, applied.now, stamp));
+                    OnceVerdict::Ran { record, was_expired }
+                }
+            }),
+        }
+    }
+
+    /// [`Engine::run_once`] for many, in one group where the store has groups.
+    pub async fn run_once_many(
+        &self,
+        requests: &[(Claim, Completion)],
+    ) -> Vec<Result<OnceVerdict, EngineError>> {
+        join_all(requests.iter().map(|(claim, completion)| self.run_once(claim, completion))).await
+    }
+
+    /// Starts the lease anew, for `lease_ms` or as long as before.
+    ///
+    /// # Errors
+    /// When the store gives no answer. The holder must then stop before its next effect.
+    pub async fn renew(
+        &self,
+        permit: &Permit,
+        lease_ms: Option<u64>,
+    ) -> Result<Finish, EngineError> {
+        if let Some(lease_ms) = lease_ms {
+            let mut terms = permit.record.terms;
+            terms.lease_ms = lease_ms;
+            terms.validate()?;
+        }
+        self.finish(permit, |token, facts| decide::renew(permit, lease_ms, token, facts)).await
+    }
+
+    /// [`Engine::renew`] for many.
+    pub async fn renew_many(&self, permits: &[Permit]) -> Vec<Result<Finish, EngineError>> {
+        join_all(permits.iter().map(|permit| self.renew(permit, None))).await
+    }
+
+    /// Records the outcome with everything that commits beside it. When the guard refuses, the key
+    /// is released.
+    ///
+    /// # Errors
+    /// When the store gives no answer, or the outcome or its effects break a bound.
+    pub async fn complete(
+        &self,
+        permit: &Permit,
+        completion: &Completion,
+    ) -> Result<Finish, EngineError> {
+        completion.effects.validate(permit.key().tenant_column())?;
+        let decide = |token, facts: &Facts| decide::complete(permit, completion, token, facts);
+        let finish = self.finish(permit, decide).await?;
+        if matches!(finish, Finish::Refused(_)) {
+            self.release(permit).await?;
+        }
+        Ok(finish)
+    }
+
+    /// [`Engine::complete`] for many, in one group where the store has groups.
+    pub async fn complete_many(
+        &self,
+        done: &[(Permit, Completion)],
+    ) -> Vec<Result<Finish, EngineError>> {
+        join_all(done.iter().map(|(permit, completion)| self.complete(permit, completion))).await
+    }
+
+    /// Records a failed attempt.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn fail(
+        &self,
+        permit: &Permit,
+        error: &str,
+        retry: Retry,
+    ) -> Result<Finish, EngineError> {
+        self.finish(permit, |token, facts| decide::fail(permit, error, retry, token, facts)).await
+    }
+
+    /// [`Engine::fail`] for many.
+    pub async fn fail_many(
+        &self,
+        failed: &[(Permit, String, Retry)],
+    ) -> Vec<Result<Finish, EngineError>> {
+        join_all(failed.iter().map(|(permit, error, retry)| self.fail(permit, error, *retry))).await
+    }
+
+    /// Ends an attempt of which nobody knows whether it had its effect.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn abandon(&self, permit: &Permit, why: &str) -> Result<Finish, EngineError> {
+        self.finish(permit, |token, facts| decide::abandon(permit, why, token, facts)).await
+    }
+
+    /// Gives the permit back: nothing was done under it.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn release(&self, permit: &Permit) -> Result<Finish, EngineError> {
+        self.finish(permit, |token, facts| decide::release(permit, token, facts)).await
+    }
+
+    /// [`Engine::release`] for many.
+    pub async fn release_many(&self, permits: &[Permit]) -> Vec<Result<Finish, EngineError>> {
+        join_all(permits.iter().map(|permit| self.release(permit))).await
+    }
+
+    /// The permit that names this fence, if it is still valid: for holders in another process.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn permit(&self, key: &Key, fence: u64) -> Result<Option<Permit>, EngineError> {
+        let found = self.look(key).await?;
+        let permit = found.and_then(|found| Permit::of(found.stored.record));
+        Ok(permit.filter(|permit| permit.fence.0 == fence))
+    }
+
+    /// Decides by hand about a record that nobody may run.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn resolve(
+        &self,
+        key: &Key,
+        resolution: &Resolution,
+        by: &Trace,
+    ) -> Result<Resolved, EngineError> {
+        let decide = |token, facts: &Facts| decide::resolve(key, resolution, by, token, facts);
+        match self.drive(Some(key), Drive::default(), decide).await? {
+            End::Answer(resolved) | End::Committed { meaning: resolved, .. } => Ok(resolved),
+            End::GaveUp => Err(EngineError::Contended("time after time")),
+        }
+    }
+
+    async fn finish(
+        &self,
+        permit: &Permit,
+        decide: impl FnMut(Token, &Facts) -> Step<Finish, Finish>,
+    ) -> Result<Finish, EngineError> {
+        match self.drive(Some(permit.key()), Drive::default(), decide).await? {
+            End::Answer(finish) | End::Committed { meaning: finish, .. } => Ok(finish),
+            End::GaveUp => Err(EngineError::Contended("time after time")),
+        }
+    }
+
+    /// Answers from what is there, without writing: a replay or another final verdict, or none when
+    /// the claim would have to be made.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn look_before(&self, claim: &Claim) -> Result<Option<Verdict>, EngineError> {
+        let mut facts = Facts::default();
+        self.look_up(&[Look::Record(claim.key.clone())], &mut facts).await?;
+        let known = facts.record(&claim.key).flatten();
+        if known.is_none_or(|stored| stored.record.state_at(facts.now) == State::Running) {
+            return Ok(None);
+        }
+        match decide::claim(claim, Token::default(), &facts) {
+            Step::Answer(verdict) => Ok(Some(verdict)),
+            Step::Commit(..) | Step::Look(_) => Ok(None),
+        }
+    }
+}

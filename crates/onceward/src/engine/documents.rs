@@ -1,0 +1,143 @@
+//! Documents: versioned state under optimistic concurrency, in the same batches as everything else.
+
+use futures_util::future::join_all;
+use onceward_core::Bytes;
+use onceward_core::audit::Entry;
+use onceward_core::batch::{Batch, Condition, Write};
+use onceward_core::decide::{Facts, Refusal, Step};
+use onceward_core::drive::{Drive, End};
+use onceward_core::guard::{Guard, Rule};
+use onceward_core::key::Subject;
+use onceward_core::record::Body;
+use onceward_core::stamp::Token;
+use onceward_core::text::escape;
+
+use super::look::PAGE_MAX;
+use super::{Engine, EngineError};
+use crate::store::{Cursor, Items, List};
+
+/// A document and its version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Document {
+    /// Which.
+    pub subject: Subject,
+    /// Its position: 1 after the first write, one more with each.
+    pub version: u64,
+    /// Its bytes.
+    pub value: Bytes,
+}
+
+/// The answer to a put.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Put {
+    /// Written, and this is its version now.
+    Written(u64),
+    /// Someone else was first.
+    Conflict {
+        /// The version that is there.
+        current: u64,
+    },
+}
+
+impl Engine {
+    /// A document, or none when it was never written or is deleted.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn get(&self, subject: &Subject) -> Result<Option<Document>, EngineError> {
+        Ok(self.mark(subject).await?.and_then(|mark| {
+            let value = mark.value?;
+            Some(Document { subject: subject.clone(), version: mark.position, value })
+        }))
+    }
+
+    /// Writes a document if it is at version `expected` (0: it was never written). `None` deletes
+    /// it; its version stays, so that it is not written again by someone who saw the old one.
+    ///
+    /// # Errors
+    /// When the store gives no answer or a bound is broken.
+    pub async fn put(
+        &self,
+        subject: &Subject,
+        expected: u64,
+        value: Option<Bytes>,
+    ) -> Result<Put, EngineError> {
+        let guard = Guard::new(subject.clone(), Rule::Exactly { expected })?;
+        let decide = |token, facts: &Facts| decide_put(&guard, value.as_ref(), token, facts);
+        match self.drive(None, Drive::default(), decide).await? {
+            End::Answer(refusal) => Ok(Put::Conflict { current: refusal.current }),
+            End::Committed { .. } => Ok(Put::Written(expected + 1)),
+            End::GaveUp => Err(EngineError::Contended("time after time")),
+        }
+    }
+
+    /// [`Engine::put`] for many, each on its own, in one group where the store has groups.
+    pub async fn put_many(
+        &self,
+        puts: &[(Subject, u64, Option<Bytes>)],
+    ) -> Vec<Result<Put, EngineError>> {
+        join_all(
+            puts.iter()
+                .map(|(subject, expected, value)| self.put(subject, *expected, value.clone())),
+        )
+        .await
+    }
+
+    /// Documents of a space whose id starts with `prefix`, in the order of their ids.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn documents(
+        &self,
+        tenant: &str,
+        space: &str,
+        prefix: &str,
+        after: Option<Cursor>,
+        limit: usize,
+    ) -> Result<(Vec<Document>, Option<Cursor>), EngineError> {
+        let prefix = format!("{}:{}", escape(space), escape(prefix));
+        let what = List::Marks { tenant: escape(tenant).into_owned(), prefix };
+        let page = self.list(what, after, limit.min(PAGE_MAX)).await?;
+        let Items::Marks(marks) = page.items else { return Ok((Vec::new(), None)) };
+        let documents = marks.into_iter().filter_map(|(subject, mark)| {
+            let value = mark.value?;
+            Some(Document { subject, version: mark.position, value })
+        });
+        Ok((documents.collect(), page.next))
+    }
+
+    /// Appends an audit entry of its own, for what has no batch to ride in.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn audit(&self, entry: &Entry) -> Result<(), EngineError> {
+        let decide = |token, _: &Facts| -> Step<(), ()> {
+            let mut batch = Batch::new(token);
+            batch.writes.push(Write::Audit(Box::new(entry.clone())));
+            Step::Commit(batch, ())
+        };
+        self.drive(None, Drive::default(), decide).await.map(drop)
+    }
+}
+
+fn decide_put(
+    guard: &Guard,
+    value: Option<&Bytes>,
+    token: Token,
+    facts: &Facts,
+) -> Step<(), Refusal> {
+    if let Some(current) = facts.position(&guard.subject)
+        && let Err(why) = guard.rule.judge(current)
+    {
+        return Step::Answer(Refusal { subject: guard.subject.clone(), why, current });
+    }
+    let Rule::Exactly { expected } = guard.rule else { return Step::Look(Vec::new()) };
+    let mut batch = Batch::new(token);
+    batch.conditions.push(Condition::PositionIs(guard.subject.clone(), expected));
+    batch.writes.push(Write::Mark {
+        subject: guard.subject.clone(),
+        position: expected + 1,
+        value: value.map_or(Body::Clear, |value| Body::Set(value.clone())),
+    });
+    Step::Commit(batch, ())
+}

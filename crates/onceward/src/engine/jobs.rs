@@ -1,0 +1,179 @@
+//! Jobs through the engine: making them and taking those that are due.
+//!
+//! Running them (heartbeats, retries, draining) is the worker's business, not this file's.
+
+use futures_util::future::join_all;
+use onceward_core::Bytes;
+use onceward_core::decide::{self, Enqueue, Facts, NewJob, Permit, Verdict};
+use onceward_core::drive::{Drive, End};
+use onceward_core::key::Key;
+use onceward_core::limits::{MAX_LEASE_MS, MIN_LEASE_MS, in_range};
+use onceward_core::text::escape;
+use onceward_core::zoo::{Bug, planted};
+
+use super::{Engine, EngineError};
+use crate::store::{Fact, Items, List, Read};
+
+/// Pages of due jobs that one take looks through: bounds what jobs out of turn can cost.
+const PAGES_MAX: usize = 8;
+/// Smallest page of due jobs, so that a take of one job can look past those out of turn.
+const PAGE_MIN: usize = 32;
+
+/// What to take.
+#[derive(Debug, Clone)]
+pub struct Take {
+    /// From which queue.
+    pub queue: String,
+    /// Who takes, for people to read.
+    pub owner: String,
+    /// How many at most.
+    pub max: usize,
+    /// The lease; none: as the job's terms say.
+    pub lease_ms: Option<u64>,
+}
+
+/// A job that was taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// To be shown at every further step.
+    pub permit: Permit,
+    /// What the job was made with.
+    pub payload: Bytes,
+}
+
+impl Engine {
+    /// Makes a job, unless one with its key is there.
+    ///
+    /// # Errors
+    /// When the store gives no answer or the job breaks a bound.
+    pub async fn enqueue(&self, job: &NewJob) -> Result<Enqueue, EngineError> {
+        job.validate()?;
+        let mut drive = Drive::default();
+        if let Some(order) = &job.order {
+            // The subject's number has to be known; the batch checks that it still holds.
+            self.look_up(&[decide::Look::Mark(order.tail.clone())], &mut drive.facts).await?;
+        }
+        let decide = |token, facts: &Facts| decide::enqueue(job, token, facts);
+        match self.drive(Some(&job.key), drive, decide).await? {
+            End::Answer(answer) | End::Committed { meaning: answer, .. } => Ok(answer),
+            End::GaveUp => Err(EngineError::Contended("time after time")),
+        }
+    }
+
+    /// [`Engine::enqueue`] for many, in one group where the store has groups. Jobs of one subject
+    /// are made in the order given.
+    pub async fn enqueue_many(&self, jobs: &[NewJob]) -> Vec<Result<Enqueue, EngineError>> {
+        if jobs.iter().all(|job| job.order.is_none()) {
+            return join_all(jobs.iter().map(|job| self.enqueue(job))).await;
+        }
+        let mut answers = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            answers.push(self.enqueue(job).await);
+        }
+        answers
+    }
+
+    /// Takes due jobs: higher priority first, ordered ones only when it is their turn.
+    ///
+    /// # Errors
+    /// When the store gives no answer. Jobs that were taken before the error come back when their
+    /// lease runs out.
+    pub async fn take(&self, take: &Take) -> Result<Vec<Taken>, EngineError> {
+        if let Some(lease_ms) = take.lease_ms {
+            in_range("lease_ms", lease_ms, MIN_LEASE_MS, MAX_LEASE_MS)?;
+        }
+        let mut taken = Vec::new();
+        let mut after = None;
+        for _ in 0..PAGES_MAX {
+            let wanted = take.max.saturating_sub(taken.len());
+            if wanted == 0 {
+                break;
+            }
+            let what = List::Due { queue: escape(&take.queue).into_owned() };
+            let page = self.list(what, after, wanted.max(PAGE_MIN)).await?;
+            let Items::Records(due) = page.items else { break };
+            let keys: Vec<Key> = due.into_iter().map(|record| record.key).collect();
+            taken.extend(self.take_these(&keys, take, wanted).await?);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Takes the first `wanted` of these whose turn it is, in one group where the store has groups.
+    async fn take_these(
+        &self,
+        keys: &[Key],
+        take: &Take,
+        wanted: usize,
+    ) -> Result<Vec<Taken>, EngineError> {
+        let reads = keys.iter().map(|key| Read::Record { key: key.clone(), payload: true });
+        let loaded = self.0.store.load(reads.collect()).await?;
+        let mut marks = Vec::new();
+        let mut jobs = Vec::new();
+        for fact in loaded.facts {
+            let Fact::Record(Some(found)) = fact else { continue };
+            if let Some(guard) = &found.stored.record.guard {
+                marks.push(decide::Look::Mark(guard.subject.clone()));
+            }
+            jobs.push(found);
+        }
+        let mut turns = Facts::default();
+        self.look_up(&marks, &mut turns).await?;
+        let in_turn = jobs.into_iter().filter(|found| {
+            let guard = found.stored.record.guard.as_ref();
+            guard.is_none_or(|guard| {
+                turns.position(&guard.subject).is_none_or(|at| guard.rule.judge(at).is_ok())
+                    || planted(Bug::OrderedJobsOutOfOrder)
+            })
+        });
+        let takes = in_turn.take(wanted).map(|found| {
+            let mut facts = Facts::at(loaded.now);
+            let record = &found.stored.record;
+            if let Some(guard) = &record.guard
+                && let Some(position) = turns.position(&guard.subject)
+            {
+                facts.learn_position(&guard.subject, position);
+            }
+            let (key, payload) = (record.key.clone(), found.payload);
+            facts.learn_record(&key, Some(found.stored));
+            self.take_one(key, payload, facts, take)
+        });
+        let mut taken = Vec::new();
+        for one in join_all(takes).await {
+            taken.extend(one?);
+        }
+        Ok(taken)
+    }
+
+    async fn take_one(
+        &self,
+        key: Key,
+        payload: Option<Bytes>,
+        facts: Facts,
+        take: &Take,
+    ) -> Result<Option<Taken>, EngineError> {
+        let decide =
+            |token, facts: &Facts| decide::take(&key, &take.owner, take.lease_ms, token, facts);
+        let verdict = match self.drive(Some(&key), Drive::from(facts), decide).await {
+            Ok(End::Answer(verdict)) => verdict,
+            Ok(End::Committed { meaning, batch, applied }) => {
+                match meaning.verdict(batch.token, applied) {
+                    Some(verdict) => verdict,
+                    None => return Ok(None),
+                }
+            }
+            // Others are at it: the next take finds what they leave.
+            Ok(End::GaveUp) | Err(EngineError::Contended(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(match verdict {
+            Verdict::Run { permit, .. } => {
+                Some(Taken { permit, payload: payload.unwrap_or_else(|| [].into()) })
+            }
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,243 @@
+//! The engine: the only loop of load → decide → commit.
+//!
+//! Every operation is a pure decision of `onceward_core`, driven against a store: batches go out in
+//! groups, lost answers are settled by sending the same batch again, waiters are bounded. HTTP,
+//! workers, relays and projections call the engine; nobody else commits.
+//!
+//! Verdicts are answers. An [`EngineError`] means that there is none.
+
+mod claims;
+mod documents;
+mod error;
+mod jobs;
+mod look;
+mod options;
+mod scheduler;
+mod sight;
+mod sweep;
+mod wait;
+
+pub use claims::OnceVerdict;
+pub use documents::{Document, Put};
+pub use error::EngineError;
+pub use jobs::{Take, Taken};
+pub use options::EngineOptions;
+pub use sweep::SweepReport;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use onceward_core::batch::{Answer, Batch};
+use onceward_core::decide::{Clock, Facts, Look, Step};
+use onceward_core::drive::{Drive, End, Heard, Move};
+use onceward_core::key::Key;
+use onceward_core::record::State;
+use onceward_core::stamp::Token;
+
+use crate::store::{Capabilities, Fact, Read, Store, StoreError};
+use scheduler::Scheduler;
+use sight::Sightings;
+use wait::Waiters;
+
+/// Longest pause before a batch is sent again after a lost answer.
+const RESEND_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Runs operations against a store. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine(Arc<Inner>);
+
+struct Inner {
+    store: Arc<dyn Store>,
+    capabilities: Capabilities,
+    scheduler: Scheduler,
+    waiters: Arc<Waiters>,
+    sightings: Sightings,
+    options: EngineOptions,
+    tokens: Tokens,
+}
+
+impl Engine {
+    /// An engine with default options. Must be called within a tokio runtime.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self::with_options(store, EngineOptions::default())
+    }
+
+    /// An engine with these options. Must be called within a tokio runtime.
+    #[must_use]
+    pub fn with_options(store: Arc<dyn Store>, options: EngineOptions) -> Self {
+        let waiters = Arc::new(Waiters::new(options.waiters_per_key_max, options.waiters_max));
+        let scheduler = Scheduler::start(
+            store.clone(),
+            waiters.clone(),
+            options.batches_waiting_max,
+            options.contended_for,
+        );
+        Self(Arc::new(Inner {
+            capabilities: store.capabilities(),
+            store,
+            scheduler,
+            waiters,
+            sightings: Sightings::default(),
+            options,
+            tokens: Tokens::new(),
+        }))
+    }
+
+    /// What the store can do.
+    #[must_use]
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
+    }
+
+    /// How many callers wait for a key that someone else runs.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.0.waiters.count()
+    }
+
+    /// Takes no further work, commits what waits, and closes the store.
+    ///
+    /// # Errors
+    /// When the store can't be closed.
+    pub async fn close(&self) -> Result<(), EngineError> {
+        self.0.scheduler.close();
+        self.0.scheduler.drained().await;
+        Ok(self.0.store.close().await?)
+    }
+
+    /// Drives one operation to its end. `key` is the record that it is about.
+    async fn drive<T, A>(
+        &self,
+        key: Option<&Key>,
+        mut drive: Drive<T>,
+        mut decide: impl FnMut(Token, &Facts) -> Step<T, A>,
+    ) -> Result<End<T, A>, EngineError> {
+        loop {
+            self.watch_lease(key, &mut drive.facts);
+            match drive.next(decide(self.0.tokens.next(), &drive.facts)) {
+                Move::End(End::GaveUp) => return Err(EngineError::Contended("time after time")),
+                Move::End(end) => return Ok(end),
+                Move::Look(looks) => self.look_up(&looks, &mut drive.facts).await?,
+                Move::Commit(batch) => {
+                    let answer = self.commit(batch, &drive).await?;
+                    match drive.answered(answer) {
+                        Heard::Committed { meaning, batch, applied } => {
+                            return Ok(End::Committed { meaning, batch, applied });
+                        }
+                        Heard::DecideAgain => {}
+                        Heard::SendAgain(_) => {
+                            return Err(EngineError::Contended("for as long as it was tried"));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Commits a batch; after a lost answer the same batch is sent again until its time is over.
+    async fn commit<T>(
+        &self,
+        mut batch: Arc<Batch>,
+        drive: &Drive<T>,
+    ) -> Result<Answer, EngineError> {
+        let mut lost: Option<(Instant, Duration)> = None;
+        loop {
+            let error = match self.0.scheduler.submit(batch).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            // After a first lost answer a later "not applied" speaks only of the later try.
+            let unsettled = lost.is_some() && matches!(error, StoreError::NotApplied(_));
+            if !matches!(error, StoreError::Unknown(_)) && !unsettled {
+                return Err(error.into());
+            }
+            let (until, pause) = lost.unwrap_or_else(|| {
+                (Instant::now() + self.0.options.resend_for, self.0.options.resend_pause)
+            });
+            if Instant::now() + pause > until {
+                return Err(StoreError::Unknown(error.to_string()).into());
+            }
+            let Some(again) = drive.lost() else {
+                return Err(StoreError::NotApplied(error.to_string()).into());
+            };
+            batch = again;
+            tokio::time::sleep(pause).await;
+            lost = Some((until, (pause * 2).min(RESEND_PAUSE_MAX)));
+        }
+    }
+
+    async fn look_up(&self, looks: &[Look], facts: &mut Facts) -> Result<(), EngineError> {
+        let reads = looks.iter().map(|look| match look {
+            Look::Record(key) => Read::Record { key: key.clone(), payload: false },
+            Look::Mark(subject) => Read::Mark(subject.clone()),
+        });
+        let loaded = self.0.store.load(reads.collect()).await?;
+        facts.now = loaded.now;
+        for (look, fact) in looks.iter().zip(loaded.facts) {
+            match (look, fact) {
+                (Look::Record(key), Fact::Record(found)) => {
+                    facts.learn_record(key, found.map(|found| found.stored));
+                }
+                (Look::Mark(subject), Fact::Mark(mark)) => {
+                    facts.learn_position(subject, mark.map_or(0, |mark| mark.position));
+                }
+                _ => {
+                    let why = "the store answered another read than was asked";
+                    return Err(StoreError::Corrupt(why.into()).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Without a store's clock, a lease is judged by how long its rev has been seen unchanged.
+    fn watch_lease(&self, key: Option<&Key>, facts: &mut Facts) {
+        if self.0.capabilities.clock {
+            return;
+        }
+        let mut unchanged_ms = 0;
+        if let Some(key) = key
+            && let Some(there) = facts.record(key)
+        {
+            match there {
+                Some(stored) if stored.record.state == State::Running => {
+                    unchanged_ms = self.0.sightings.note(key, stored.record.rev);
+                }
+                _ => self.0.sightings.forget(key),
+            }
+        }
+        facts.clock = Clock::Watched { unchanged_ms };
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("store", &self.0.capabilities.name).finish_non_exhaustive()
+    }
+}
+
+/// Tokens: a random start per engine and a counter, so that no two batches anywhere share one.
+struct Tokens {
+    prefix: u64,
+    counter: AtomicU64,
+}
+
+impl Tokens {
+    fn new() -> Self {
+        Self { prefix: random_u64(), counter: AtomicU64::new(random_u64()) }
+    }
+
+    fn next(&self) -> Token {
+        let counter = self.counter.fetch_add(1, Ordering::Relaxed);
+        Token(u128::from(self.prefix) << 64 | u128::from(counter))
+    }
+}
+
+/// A random number from the operating system.
+fn random_u64() -> u64 {
+    #[expect(clippy::expect_used, reason = "without randomness two processes could share a token")]
+    getrandom::u64().expect("the operating system gives random numbers")
+}

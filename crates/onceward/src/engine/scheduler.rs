@@ -1,0 +1,337 @@
+//! The group scheduler: batches that wait together share one durable transaction.
+//!
+//! Whatever waits is the group; there is no timer. No two batches of a group, or of groups under
+//! way at once, touch the same record or mark: the later one waits. A batch that met a row held by
+//! someone's open transaction leaves its group and comes again after a while. A grant whose caller
+//! has gone away is released at once.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use onceward_core::batch::{Answer, Applied, Batch, Write};
+use onceward_core::decide::{self, Facts, Permit, Step};
+use onceward_core::record::FenceWrite;
+use onceward_core::stamp::Token;
+use onceward_core::zoo::{Bug, planted};
+use tokio::sync::{Notify, oneshot};
+
+use super::wait::Waiters;
+use crate::store::{Store, StoreError};
+
+/// How many waiting batches one lane looks through for its group: bounds the cost of a hot row.
+const SCAN_MAX: usize = 4_096;
+/// First pause before a contended batch is tried again; doubles up to [`CONTENDED_PAUSE_MAX`].
+const CONTENDED_PAUSE: Duration = Duration::from_millis(2);
+const CONTENDED_PAUSE_MAX: Duration = Duration::from_millis(50);
+
+type Reply = oneshot::Sender<Result<Answer, StoreError>>;
+
+/// Hands batches to the store in groups.
+pub(super) struct Scheduler {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Arc<dyn Store>,
+    waiters: Arc<Waiters>,
+    queue: Mutex<Queue>,
+    wake: Notify,
+    idle: Notify,
+    hasher: RandomState,
+    group_max: usize,
+    waiting_max: usize,
+    contended_for: Duration,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    /// Rows of the groups under way.
+    busy: HashSet<u64>,
+    /// Batches under way, or asleep because a row was held.
+    under_way: usize,
+    closed: bool,
+}
+
+struct Waiting {
+    batch: Arc<Batch>,
+    /// Hashes of the rows that it touches; a collision only makes it wait.
+    rows: Vec<u64>,
+    reply: Option<Reply>,
+    contended: Option<(Instant, Duration)>,
+}
+
+impl Scheduler {
+    /// Starts the lanes on the current runtime.
+    pub(super) fn start(
+        store: Arc<dyn Store>,
+        waiters: Arc<Waiters>,
+        waiting_max: usize,
+        contended_for: Duration,
+    ) -> Self {
+        let capabilities = store.capabilities();
+        let shared = Arc::new(Shared {
+            store,
+            waiters,
+            queue: Mutex::default(),
+            wake: Notify::new(),
+            idle: Notify::new(),
+            hasher: RandomState::new(),
+            group_max: capabilities.group_max.max(1),
+            waiting_max,
+            contended_for,
+        });
+        for _ in 0..capabilities.lanes.max(1) {
+            tokio::spawn(lane(shared.clone()));
+        }
+        Self { shared }
+    }
+
+    /// Commits a batch in the next group that it fits in.
+    ///
+    /// The batch is queued before this returns, so that callers who make several futures at once
+    /// have them in one group; the answer comes when the future is awaited.
+    pub(super) fn submit(
+        &self,
+        batch: Arc<Batch>,
+    ) -> impl Future<Output = Result<Answer, StoreError>> + use<> {
+        let received = self.shared.enqueue(batch);
+        async move {
+            match received?.await {
+                Ok(answer) => answer,
+                Err(_) => Err(StoreError::Unknown("the commit lane ended".into())),
+            }
+        }
+    }
+
+    /// Takes no further batches; those that wait are still committed.
+    pub(super) fn close(&self) {
+        self.shared.locked().closed = true;
+        // One lane wakes and hands the bell on when it ends.
+        self.shared.wake.notify_one();
+    }
+
+    /// Resolves when nothing waits and nothing is under way.
+    pub(super) async fn drained(&self) {
+        loop {
+            let idle = self.shared.idle.notified();
+            tokio::pin!(idle);
+            idle.as_mut().enable();
+            {
+                let queue = self.shared.locked();
+                if queue.waiting.is_empty() && queue.under_way == 0 {
+                    return;
+                }
+            }
+            idle.await;
+        }
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn enqueue(
+        &self,
+        batch: Arc<Batch>,
+    ) -> Result<oneshot::Receiver<Result<Answer, StoreError>>, StoreError> {
+        batch.validate()?;
+        let (reply, received) = oneshot::channel();
+        let rows = self.rows(&batch);
+        let waiting = Waiting { batch, rows, reply: Some(reply), contended: None };
+        let mut queue = self.locked();
+        if queue.closed {
+            return Err(StoreError::NotApplied("the engine is closed".into()));
+        }
+        if queue.waiting.len() >= self.waiting_max {
+            let why = format!("{} batches are waiting already", queue.waiting.len());
+            return Err(StoreError::NotApplied(why));
+        }
+        queue.waiting.push_back(waiting);
+        drop(queue);
+        self.wake.notify_one();
+        Ok(received)
+    }
+
+    fn rows(&self, batch: &Batch) -> Vec<u64> {
+        let mut rows: Vec<u64> = batch.keys().map(|key| self.hasher.hash_one(key)).collect();
+        rows.extend(batch.subjects().map(|subject| self.hasher.hash_one(subject)));
+        rows.sort_unstable();
+        rows.dedup();
+        rows
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a group whose rows nobody else is at. Order is kept per row.
+    fn next_group(&self) -> Vec<Waiting> {
+        let mut queue = self.locked();
+        let mut group = Vec::new();
+        let mut passed = VecDeque::new();
+        let mut held: HashSet<u64> = HashSet::new();
+        let alone = planted(Bug::OneKeyTwiceInGroup);
+        for _ in 0..SCAN_MAX {
+            if group.len() == self.group_max {
+                break;
+            }
+            let Some(next) = queue.waiting.pop_front() else { break };
+            let free = |row: &u64| !queue.busy.contains(row) && !held.contains(row);
+            if alone || next.rows.iter().all(free) {
+                held.extend(&next.rows);
+                group.push(next);
+            } else {
+                // Those behind it that share a row must not overtake it.
+                held.extend(&next.rows);
+                passed.push_back(next);
+            }
+        }
+        while let Some(next) = passed.pop_back() {
+            queue.waiting.push_front(next);
+        }
+        for taken in &group {
+            queue.busy.extend(&taken.rows);
+        }
+        queue.under_way += group.len();
+        if !queue.waiting.is_empty() && !group.is_empty() {
+            // Another lane may find something that fits beside this group.
+            self.wake.notify_one();
+        }
+        group
+    }
+
+    fn finished(&self, group: &[Waiting]) {
+        let mut queue = self.locked();
+        for waiting in group {
+            for row in &waiting.rows {
+                queue.busy.remove(row);
+            }
+        }
+        drop(queue);
+        // What was passed over because of these rows may go now.
+        self.wake.notify_one();
+    }
+
+    /// Answers a batch. `false` when it sleeps and will come again.
+    fn deliver(self: &Arc<Self>, mut waiting: Waiting, answer: Result<Answer, StoreError>) -> bool {
+        if let Ok(Answer::Applied(_)) = &answer {
+            self.waiters.wake(waiting.batch.keys());
+        }
+        if let Ok(Answer::Contended) = &answer
+            && self.try_later(&mut waiting)
+        {
+            return false;
+        }
+        if let Some(reply) = waiting.reply.take()
+            && let Err(Ok(Answer::Applied(applied))) = reply.send(answer)
+        {
+            self.release_orphan(&waiting.batch, applied);
+        }
+        true
+    }
+
+    /// Puts a contended batch back after a pause. `false` when its time is over.
+    fn try_later(self: &Arc<Self>, waiting: &mut Waiting) -> bool {
+        let now = Instant::now();
+        let (until, pause) =
+            waiting.contended.unwrap_or((now + self.contended_for, CONTENDED_PAUSE));
+        if now + pause > until || waiting.reply.as_ref().is_none_or(oneshot::Sender::is_closed) {
+            return false;
+        }
+        let again = Waiting {
+            batch: waiting.batch.clone(),
+            rows: std::mem::take(&mut waiting.rows),
+            reply: waiting.reply.take(),
+            contended: Some((until, (pause * 2).min(CONTENDED_PAUSE_MAX))),
+        };
+        let shared = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            {
+                let mut queue = shared.locked();
+                queue.waiting.push_front(again);
+                queue.under_way -= 1;
+            }
+            shared.wake.notify_one();
+        });
+        true
+    }
+
+    /// A grant that nobody will use: its caller went away while it was committed, so nothing was
+    /// done under it.
+    fn release_orphan(&self, batch: &Batch, applied: Applied) {
+        let Some(draft) = batch.writes.iter().find_map(|write| match write {
+            Write::Put(draft) if draft.fence == FenceWrite::Grant => Some(draft),
+            _ => None,
+        }) else {
+            return;
+        };
+        let Some((rev, Some(fence))) = applied.first else { return };
+        let mut record = draft.resolve(batch.token, applied.now, rev.0);
+        record.fence = Some(fence);
+        record.last_fence = fence;
+        let Some(permit) = Permit::of(record) else { return };
+        let token = Token(batch.token.0 ^ u128::MAX);
+        if let Step::Commit(release, _) = decide::release(&permit, token, &Facts::default()) {
+            let rows = self.rows(&release);
+            let waiting = Waiting { batch: Arc::new(release), rows, reply: None, contended: None };
+            self.locked().waiting.push_back(waiting);
+            self.wake.notify_one();
+        }
+    }
+}
+
+impl Shared {
+    /// Counts a delivered group out, after orphans were queued: nothing slips between.
+    fn delivered(&self, count: usize) {
+        let mut queue = self.locked();
+        queue.under_way -= count;
+        if queue.under_way == 0 && queue.waiting.is_empty() {
+            self.idle.notify_waiters();
+            if queue.closed {
+                self.wake.notify_one();
+            }
+        }
+    }
+}
+
+async fn lane(shared: Arc<Shared>) {
+    loop {
+        let notified = shared.wake.notified();
+        let group = shared.next_group();
+        if group.is_empty() {
+            let ended = {
+                let queue = shared.locked();
+                queue.closed && queue.waiting.is_empty() && queue.under_way == 0
+            };
+            if ended {
+                // The other lanes sleep on the same bell.
+                shared.wake.notify_one();
+                return;
+            }
+            notified.await;
+            continue;
+        }
+        let batches = group.iter().map(|waiting| waiting.batch.clone()).collect();
+        let result = shared.store.commit(batches).await;
+        shared.finished(&group);
+        let mut answers = match result {
+            Ok(committed) => committed.answers.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); group.len()],
+        }
+        .into_iter();
+        let mut ended = 0;
+        for waiting in group {
+            let missing = || Err(StoreError::Unknown("the store left out an answer".into()));
+            ended += usize::from(shared.deliver(waiting, answers.next().unwrap_or_else(missing)));
+        }
+        shared.delivered(ended);
+    }
+}

@@ -1,0 +1,94 @@
+//! Waiting for a key that someone else runs: bounded, woken at once, never leaked.
+//!
+//! A waiter registers before it looks again, so a completion in between is not missed. Within the
+//! process the commit lane rings; other processes are noticed by the store's watch or by polling.
+//! A waiter leaves when it is dropped, whatever ended it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use onceward_core::key::Key;
+use onceward_core::zoo::{Bug, planted};
+use tokio::sync::Notify;
+
+/// Everyone who waits in this process.
+#[derive(Debug)]
+pub(super) struct Waiters {
+    slots: Mutex<HashMap<Key, Slot>>,
+    count: AtomicUsize,
+    per_key_max: usize,
+    total_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    bell: Arc<Notify>,
+    count: usize,
+}
+
+/// One who waits. Leaves when dropped.
+pub(super) struct Waiter<'a> {
+    waiters: &'a Waiters,
+    key: Key,
+    pub(super) bell: Arc<Notify>,
+}
+
+impl Waiters {
+    pub(super) fn new(per_key_max: usize, total_max: usize) -> Self {
+        Self { slots: Mutex::default(), count: AtomicUsize::new(0), per_key_max, total_max }
+    }
+
+    /// Registers a waiter, or none when too many wait already.
+    pub(super) fn enter(&self, key: &Key) -> Option<Waiter<'_>> {
+        let mut slots = self.locked();
+        if self.count.load(Ordering::SeqCst) >= self.total_max {
+            return None;
+        }
+        let slot = slots.entry(key.clone()).or_default();
+        if slot.count >= self.per_key_max {
+            return None;
+        }
+        slot.count += 1;
+        self.count.fetch_add(1, Ordering::SeqCst);
+        Some(Waiter { waiters: self, key: key.clone(), bell: slot.bell.clone() })
+    }
+
+    /// Wakes everyone who waits for one of these keys.
+    pub(super) fn wake<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let slots = self.locked();
+        for key in keys {
+            if let Some(slot) = slots.get(key) {
+                slot.bell.notify_waiters();
+            }
+        }
+    }
+
+    /// How many wait.
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<Key, Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if planted(Bug::WaiterLeaked) {
+            return;
+        }
+        let mut slots = self.waiters.locked();
+        self.waiters.count.fetch_sub(1, Ordering::SeqCst);
+        if let Some(slot) = slots.get_mut(&self.key) {
+            slot.count -= 1;
+            if slot.count == 0 {
+                slots.remove(&self.key);
+            }
+        }
+    }
+}
