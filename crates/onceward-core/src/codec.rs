@@ -95,8 +95,8 @@ pub fn decode_rest(record: &mut Record, rest: &[u8]) -> Result<(), CodecError> {
     Ok(())
 }
 
-/// A seal over bytes that are stored beside a record, or in a mark: their parts, one by one, so that
-/// none can pass for another's.
+/// A seal over bytes that are stored beside a record, or in a mark: their parts, one by one, so
+/// that none can pass for another's.
 #[must_use]
 pub fn seal_parts(parts: &[&[u8]]) -> [u8; SEAL_BYTES] {
     let mut hash = Sha256::new();

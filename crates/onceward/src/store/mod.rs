@@ -262,6 +262,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// A cursor that no page of this store ended with.
+    pub(crate) fn bad_cursor() -> Self {
+        let bound = "one that a page of the same list ended with";
+        Self::Invalid(LimitError::new("cursor", "not readable", bound))
+    }
+
     /// A stable code.
     #[must_use]
     pub const fn code(&self) -> &'static str {

@@ -71,7 +71,9 @@ impl Start {
     fn read(what: &List, after: Option<&Cursor>) -> Result<Self, StoreError> {
         let Some(Cursor(cursor)) = after else { return Ok(Self::Top) };
         Ok(match what {
-            List::Records { .. } => Self::Key(Key::parse(cursor)?),
+            List::Records { .. } => {
+                Self::Key(Key::parse(cursor).map_err(|_| StoreError::bad_cursor())?)
+            }
             // A cursor that names no record of the list starts it again.
             List::Due { .. } | List::Sweepable => Key::parse(cursor).map_or(Self::Top, Self::Key),
             List::Marks { tenant, .. } => {
@@ -79,8 +81,7 @@ impl Start {
                 Self::Name(subject.name_column().to_string())
             }
             List::Audit(_) => {
-                let unreadable = |_| StoreError::NotApplied("unreadable cursor".into());
-                let last = cursor.parse::<u64>().map_err(unreadable)?;
+                let last = cursor.parse::<u64>().map_err(|_| StoreError::bad_cursor())?;
                 Self::Number(i64::try_from(last).unwrap_or(i64::MAX))
             }
         })

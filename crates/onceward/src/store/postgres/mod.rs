@@ -71,6 +71,12 @@ impl PostgresStore {
     pub async fn migrate(url: &str, options: PostgresOptions) -> Result<usize, StoreError> {
         migrate::migrate(&Target::new(url, options)?).await
     }
+
+    /// The version of the schema that this program makes and knows.
+    #[must_use]
+    pub const fn schema_version() -> usize {
+        migrate::VERSION
+    }
 }
 
 impl fmt::Debug for PostgresStore {

@@ -24,7 +24,7 @@ pub(super) fn list(connection: &Connection, now: At, ask: &Ask) -> Result<Page, 
     let most = limit.saturating_add(1).min(i64::MAX as usize);
     let (items, next) = match what {
         List::Records { tenant, scope, state } => {
-            let after = after.map(Key::parse).transpose().map_err(StoreError::from)?;
+            let after = after.map(Key::parse).transpose().map_err(|_| StoreError::bad_cursor())?;
             let wanted = Wanted { scope: scope.as_deref(), state: *state, most };
             let found = match tenant {
                 Some(tenant) => records_of_tenant(connection, tenant, after.as_ref(), &wanted)?,
@@ -191,7 +191,7 @@ fn audit(
         Some(text) => text
             .split_once(' ')
             .and_then(|(id, at)| Some((id.parse::<i64>().ok()?, at.parse::<i64>().ok()?)))
-            .ok_or_else(unreadable)?,
+            .ok_or_else(StoreError::bad_cursor)?,
     };
     let from = filter.from.map_or(i64::MIN, instant);
     let to = filter.to.map_or(i64::MAX, instant);
@@ -259,11 +259,7 @@ fn read_place(text: &str) -> Result<(u8, At, Key), StoreError> {
         let at = At(parts.next()?.parse().ok()?);
         Some((priority, at, Key::parse(parts.next()?).ok()?))
     })();
-    place.ok_or_else(unreadable)
-}
-
-fn unreadable() -> StoreError {
-    StoreError::NotApplied("unreadable cursor".into())
+    place.ok_or_else(StoreError::bad_cursor)
 }
 
 fn signed(count: usize) -> i64 {

@@ -26,6 +26,9 @@ struct Migration {
 const MIGRATIONS: &[Migration] =
     &[Migration { version: 1, name: "tables", sql: include_str!("migrations/0001_tables.sql") }];
 
+/// The version of a schema that is up to date.
+pub(super) const VERSION: usize = MIGRATIONS.len();
+
 const LEDGER: &str = "CREATE TABLE IF NOT EXISTS migrations (
     version INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum BLOB NOT NULL, applied_at INTEGER NOT NULL
 ) STRICT";

@@ -140,6 +140,12 @@ impl SqliteStore {
         Ok(store)
     }
 
+    /// The version of the schema that this program makes and knows.
+    #[must_use]
+    pub const fn schema_version() -> usize {
+        migrate::VERSION
+    }
+
     fn open_for_writing(
         path: &Path,
         options: SqliteOptions,
