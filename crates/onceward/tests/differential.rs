@@ -60,7 +60,7 @@ async fn i17_a_broken_store_is_noticed() {
     let (seed, steps) = (support::seed(), 20_000);
     let sound = MutantHarness::new(Mutation::None);
     run(&sound, seed, 2_000).await.unwrap_or_else(|divergence| panic!("{divergence}"));
-    for mutation in Mutation::BUGS {
+    for &mutation in Mutation::BUGS {
         if !mutation.shows_in_random_steps() {
             continue;
         }
