@@ -474,6 +474,40 @@ async fn of_64_concurrent_conflicting_batches_one_is_applied() {
     place.remove().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn i04_conditional_moves_from_two_stores_are_all_counted() {
+    const EACH: u64 = 25;
+    let place = Place::new("moves").await;
+    let stores: Vec<_> = [place.store().await, place.store().await].map(Arc::new).into();
+    let tasks: Vec<_> = (0..4)
+        .map(|number| {
+            let store = stores[number % 2].clone();
+            tokio::spawn(async move {
+                let mut position = 0;
+                for _ in 0..EACH {
+                    loop {
+                        let is = Condition::PositionIs(subject("m"), position);
+                        let next = mark("m", position + 1, Body::Keep);
+                        let answer = until_answered(&store, &batch(vec![is], vec![next])).await;
+                        let Answer::Refused(refused) = answer else { break };
+                        let There::Mark(Some(there)) = &refused.failed[0].1 else {
+                            panic!("{refused:?}")
+                        };
+                        assert!(there.position > position);
+                        position = there.position;
+                    }
+                    position += 1;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(place.count("SELECT position FROM marks").await, 4 * EACH as i64);
+    place.remove().await;
+}
+
 /// Sends a batch until nobody is in its way.
 async fn until_answered(store: &PostgresStore, batch: &Arc<Batch>) -> Answer {
     loop {
