@@ -323,7 +323,9 @@ impl Mutant {
         if empty && self.is(Mutation::EmptyLoadWithoutTime) {
             loaded.now = At(0);
         }
-        if self.is(Mutation::ClockStepsBack) && self.calls.fetch_add(1, Ordering::SeqCst) % 2 == 0 {
+        if self.is(Mutation::ClockStepsBack)
+            && self.calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(2)
+        {
             loaded.now = At(loaded.now.0.saturating_sub(100));
         }
         Ok(loaded)
