@@ -6,7 +6,7 @@
 mod answers;
 mod requests;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -121,6 +121,8 @@ mutations! {
     NextAfterTheLast,
     /// A page skips one item after the cursor.
     PageSkipsOne,
+    /// A list starts again when the record that a page ended with is gone.
+    CursorFollowsRecord,
     /// An empty list is an error.
     EmptyListFails,
     /// The newest record is not listed yet.
@@ -171,6 +173,7 @@ impl Mutation {
                 | Self::CloseDoesNothing
                 | Self::DamageReturned
                 | Self::LoadsOneByOne
+                | Self::CursorFollowsRecord
                 | Self::OneWriteTooFew
                 | Self::OneWriteTooMany
                 | Self::OneByteTooFew
@@ -242,6 +245,8 @@ struct Mutant {
     calls: AtomicU64,
     last_now: Mutex<At>,
     deleted: Mutex<HashSet<String>>,
+    /// The record that each page ended with.
+    ends: Mutex<HashMap<String, Key>>,
     changed: Notify,
 }
 
@@ -254,6 +259,7 @@ impl Mutant {
             calls: AtomicU64::new(0),
             last_now: Mutex::new(START),
             deleted: Mutex::default(),
+            ends: Mutex::default(),
             changed: Notify::new(),
         }
     }
