@@ -85,7 +85,13 @@ impl Mutant {
                 .filter(|cursor| ends.get(&cursor.0).is_none_or(|key| state.record(key).is_some()));
         }
         let follows = after.is_some();
-        let mut page = self.inner.list(what.clone(), after, limit).await?;
+        let mut listed = self.inner.list(what.clone(), after, limit).await;
+        if let (Err(StoreError::Invalid(_)), Mutation::BadCursorStartsAgain) =
+            (&listed, self.mutation)
+        {
+            listed = self.inner.list(what.clone(), None, limit).await;
+        }
+        let mut page = listed?;
         if let (Items::Records(records), Some(next)) = (&page.items, &page.next)
             && let Some(last) = records.last()
         {

@@ -123,6 +123,8 @@ mutations! {
     PageSkipsOne,
     /// A list starts again when the record that a page ended with is gone.
     CursorFollowsRecord,
+    /// A list starts again after a cursor that can't be read.
+    BadCursorStartsAgain,
     /// An empty list is an error.
     EmptyListFails,
     /// The newest record is not listed yet.
@@ -173,6 +175,7 @@ impl Mutation {
                 | Self::CloseDoesNothing
                 | Self::DamageReturned
                 | Self::LoadsOneByOne
+                | Self::BadCursorStartsAgain
                 | Self::CursorFollowsRecord
                 | Self::OneWriteTooFew
                 | Self::OneWriteTooMany
