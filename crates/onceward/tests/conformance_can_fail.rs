@@ -13,6 +13,7 @@ use onceward::core::zoo::{Bug, plant};
 use onceward::testing::conformance::{CASES, Report, run_all};
 use onceward::testing::harness::{Harness, MemoryHarness, PoorHarness};
 use support::mutant::{MutantHarness, Mutation};
+use tokio::task::JoinSet;
 
 /// Each bug of the memory store's state, and a case that is there to catch it.
 const BUGS: [(Bug, &str); 4] = [

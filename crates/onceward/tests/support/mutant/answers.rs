@@ -62,7 +62,7 @@ impl Mutant {
     pub(super) async fn listed(
         &self,
         mut what: List,
-        after: Option<Cursor>,
+        mut after: Option<Cursor>,
         limit: usize,
     ) -> Result<Page, StoreError> {
         self.check_open()?;
@@ -78,8 +78,25 @@ impl Mutant {
             (Mutation::AuditHashNotFiltered, List::Audit(filter)) => filter.key_hash = None,
             _ => {}
         }
+        if self.is(Mutation::CursorFollowsRecord) {
+            let ends = self.ends.lock().unwrap();
+            let state = self.inner.snapshot();
+            after = after
+                .filter(|cursor| ends.get(&cursor.0).is_none_or(|key| state.record(key).is_some()));
+        }
         let follows = after.is_some();
-        let mut page = self.inner.list(what.clone(), after, limit).await?;
+        let mut listed = self.inner.list(what.clone(), after, limit).await;
+        if let (Err(StoreError::Invalid(_)), Mutation::BadCursorStartsAgain) =
+            (&listed, self.mutation)
+        {
+            listed = self.inner.list(what.clone(), None, limit).await;
+        }
+        let mut page = listed?;
+        if let (Items::Records(records), Some(next)) = (&page.items, &page.next)
+            && let Some(last) = records.last()
+        {
+            self.ends.lock().unwrap().insert(next.0.clone(), last.key.clone());
+        }
         if let (Items::Marks(marks), Some(prefix)) = (&mut page.items, prefix_folded) {
             let fits = |name: &str| name.to_lowercase().starts_with(&prefix);
             marks.retain(|(subject, _)| fits(subject.name_column()));

@@ -6,7 +6,7 @@
 mod answers;
 mod requests;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -121,6 +121,10 @@ mutations! {
     NextAfterTheLast,
     /// A page skips one item after the cursor.
     PageSkipsOne,
+    /// A list starts again when the record that a page ended with is gone.
+    CursorFollowsRecord,
+    /// A list starts again after a cursor that can't be read.
+    BadCursorStartsAgain,
     /// An empty list is an error.
     EmptyListFails,
     /// The newest record is not listed yet.
@@ -171,6 +175,8 @@ impl Mutation {
                 | Self::CloseDoesNothing
                 | Self::DamageReturned
                 | Self::LoadsOneByOne
+                | Self::BadCursorStartsAgain
+                | Self::CursorFollowsRecord
                 | Self::OneWriteTooFew
                 | Self::OneWriteTooMany
                 | Self::OneByteTooFew
@@ -242,6 +248,8 @@ struct Mutant {
     calls: AtomicU64,
     last_now: Mutex<At>,
     deleted: Mutex<HashSet<String>>,
+    /// The record that each page ended with.
+    ends: Mutex<HashMap<String, Key>>,
     changed: Notify,
 }
 
@@ -254,6 +262,7 @@ impl Mutant {
             calls: AtomicU64::new(0),
             last_now: Mutex::new(START),
             deleted: Mutex::default(),
+            ends: Mutex::default(),
             changed: Notify::new(),
         }
     }
@@ -323,7 +332,9 @@ impl Mutant {
         if empty && self.is(Mutation::EmptyLoadWithoutTime) {
             loaded.now = At(0);
         }
-        if self.is(Mutation::ClockStepsBack) && self.calls.fetch_add(1, Ordering::SeqCst) % 2 == 0 {
+        if self.is(Mutation::ClockStepsBack)
+            && self.calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(2)
+        {
             loaded.now = At(loaded.now.0.saturating_sub(100));
         }
         Ok(loaded)
