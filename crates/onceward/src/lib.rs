@@ -5,5 +5,7 @@
 
 pub mod engine;
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use onceward_core as core;
