@@ -14,6 +14,7 @@ use crate::guard::{Guard, Misfit, Rule};
 use crate::key::{Key, Kind};
 use crate::record::{Body, FenceWrite, OnDead, Record, State, Time, error_text};
 use crate::stamp::Token;
+use crate::zoo::{Bug, planted};
 
 /// What a person decides about a record.
 #[derive(Debug, Clone)]
@@ -147,6 +148,7 @@ fn passes<'a>(
         Resolution::Erase => record.key.kind() == Kind::Job,
     };
     let guard = record.guard.as_ref().filter(|guard| matches!(guard.rule, Rule::Next { .. }));
+    let ends = ends && !planted(Bug::PassedBeforeTurn);
     let Some(guard) = guard.filter(|_| ends) else { return Ok(None) };
     if facts.position(&guard.subject).is_none() {
         return Err(Step::Look(vec![Look::Mark(guard.subject.clone())]));
@@ -160,12 +162,14 @@ fn passes<'a>(
 
 fn push_rerun(batch: &mut Batch, record: &Record, force: bool) {
     let mut again = record.clone();
-    again.attempt = 0;
+    let job = record.key.kind() == Kind::Job;
+    // The count starts anew. But an earlier attempt of a request may have had its effect, and a
+    // release of a first attempt forgets the key: the next one counts as the second.
+    again.attempt = u32::from(!job && !planted(Bug::RerunForgets));
     if force {
         // Its turn has passed: it runs outside the order, once, because a person said so.
         again.guard = None;
     }
-    let job = record.key.kind() == Kind::Job;
     again.state = if job { State::Pending } else { State::Failed };
     let sweep = failed_sweep(&again.key, &again.terms, 0);
     let mut draft = rewrite(again, FenceWrite::End);

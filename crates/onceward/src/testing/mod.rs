@@ -5,3 +5,4 @@
 
 pub mod random;
 pub mod sim;
+pub mod zoo;

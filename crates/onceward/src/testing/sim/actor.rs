@@ -7,7 +7,8 @@
 //! asked, and a renewal without an answer extends nothing.
 
 use onceward_core::decide::{
-    Change, Claim, Clock, Completion, Effects, Finish, NewJob, Permit, Resolution, Retry, Verdict,
+    Change, Claim, Clock, Completion, Effects, Enqueue, Finish, NewJob, Permit, Resolution,
+    Resolved, Retry, Verdict,
 };
 use onceward_core::guard::{Guard, Rule};
 use onceward_core::record::{Body, State};
@@ -49,9 +50,9 @@ pub(super) struct Actor {
     uid: u32,
     name: usize,
     stage: Stage,
-    main: Option<Op>,
+    main: Option<Box<Op>>,
     /// A renewal that runs beside everything else.
-    beat: Option<Op>,
+    beat: Option<Box<Op>>,
     permit: Option<Permit>,
     tag: Tag,
     /// The claim whose answer never came: it will be repeated.
@@ -87,14 +88,27 @@ impl Simulator {
         }
     }
 
-    pub(super) fn take_op(&mut self, actor: usize, beat: bool) -> Option<Op> {
+    pub(super) fn take_op(&mut self, actor: usize, beat: bool) -> Option<Box<Op>> {
         let actor = &mut self.actors[actor];
         if beat { actor.beat.take() } else { actor.main.take() }
     }
 
-    pub(super) fn put_op(&mut self, actor: usize, beat: bool, op: Op) {
+    pub(super) fn put_op(&mut self, actor: usize, beat: bool, op: Box<Op>) {
         let actor = &mut self.actors[actor];
         *(if beat { &mut actor.beat } else { &mut actor.main }) = Some(op);
+    }
+
+    /// Whether the worker has anything to lose.
+    pub(super) fn busy(&self, actor: usize) -> bool {
+        self.actors[actor].stage != Stage::Idle
+    }
+
+    /// Whether the worker can only wait for a message, and does not lose its patience now.
+    pub(super) fn waits(&mut self, actor: usize) -> bool {
+        let worker = &self.actors[actor];
+        let waiting = matches!(worker.stage, Stage::Asking | Stage::Finishing)
+            && worker.main.as_ref().is_some_and(|op| self.under_way(actor, op));
+        waiting && !self.random.chance(self.plan.odds.timeout)
     }
 
     /// The worker dies and comes back as someone who knows nothing.
@@ -106,7 +120,7 @@ impl Simulator {
             }
             Stage::Effected | Stage::Finishing => self.tally.crashed_after += 1,
         }
-        let waits = |op: &Option<Op>| op.as_ref().is_some_and(|op| op.wait == Wait::Answer);
+        let waits = |op: &Option<Box<Op>>| op.as_ref().is_some_and(|op| op.wait == Wait::Answer);
         self.tally.crashed_committing += u64::from(waits(&self.actors[actor].main));
         self.actors[actor] = self.born(name);
         self.trace.note(self.now, [20, actor as u64, stage as u64], || {
@@ -323,7 +337,7 @@ impl Simulator {
         let Some(record) = found.cloned() else { return };
         let Some(key) = self.catalog.key_index(&record.key) else { return };
         self.actors[actor].tag = Tag::of(key, self.actors[actor].uid);
-        let mut op = Op::new(Ask::Sweep(record.key.clone()), self.actors[actor].tag);
+        let mut op = Op::boxed(Ask::Sweep(record.key.clone()), self.actors[actor].tag);
         op.seen_at = self.now;
         op.facts().now = now;
         let stored = onceward_core::record::Stored { record, outcome: None };
@@ -358,7 +372,7 @@ impl Simulator {
             Stage::Idle | Stage::Asking => Stage::Asking,
             Stage::Held | Stage::Armed | Stage::Effected | Stage::Finishing => Stage::Finishing,
         };
-        let op = Op::new(ask, worker.tag);
+        let op = Op::boxed(ask, worker.tag);
         worker.main = Some(op);
         self.push(actor, false);
     }
@@ -383,7 +397,7 @@ impl Simulator {
     fn renew(&mut self, actor: usize, permit: Permit) {
         let worker = &mut self.actors[actor];
         if worker.beat.is_none() {
-            worker.beat = Some(Op::new(Ask::Renew(permit), worker.tag));
+            worker.beat = Some(Op::boxed(Ask::Renew(permit), worker.tag));
             self.push(actor, true);
         }
     }
@@ -465,7 +479,7 @@ impl Simulator {
                 // Handed in again, with the same outcome under another token.
                 let ask = Ask::Complete(permit.clone(), completion.clone());
                 self.actors[actor].tag = op.tag;
-                self.actors[actor].main = Some(Op::new(ask, op.tag));
+                self.actors[actor].main = Some(Op::boxed(ask, op.tag));
             }
             _ => self.rest(actor),
         }
@@ -528,8 +542,11 @@ fn said(ended: &Ended) -> String {
         Ended::Finish(Finish::JobMismatch(_)) => "job mismatch".to_owned(),
         Ended::Finish(finish) => format!("{finish:?}"),
         Ended::Swept(swept) => format!("{swept:?}"),
-        Ended::Made(_) => "made or there".to_owned(),
-        Ended::Resolved(_) => "resolved or not".to_owned(),
+        Ended::Made(Enqueue::Made) => "made".to_owned(),
+        Ended::Made(Enqueue::There(_)) => "there already".to_owned(),
+        Ended::Made(Enqueue::Mismatch(_)) => "mismatch".to_owned(),
+        Ended::Resolved(Resolved::NotNow(_)) => "not now".to_owned(),
+        Ended::Resolved(resolved) => format!("resolved: {resolved:?}"),
         Ended::Ran => "ran".to_owned(),
         Ended::NotApplied => "not applied".to_owned(),
         Ended::Unknown => "nothing, and gives up".to_owned(),

@@ -28,13 +28,18 @@ pub struct Violation {
 }
 
 /// One effect, as the outside world saw it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Effect {
-    key: usize,
-    fence: u64,
-    worker: u32,
-    variant: usize,
-    in_transaction: bool,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Effect {
+    /// Which key, by its place in the simulator's world.
+    pub key: usize,
+    /// Under which fence; 0 for a single commit.
+    pub fence: u64,
+    /// Which life of a worker.
+    pub worker: u32,
+    /// Which payload.
+    pub variant: usize,
+    /// Whether it is in the record's transaction.
+    pub in_transaction: bool,
 }
 
 /// The model of one key.
@@ -345,7 +350,7 @@ impl Auditor {
             Act::Erase => {
                 forget(model);
                 for known in self.finals.iter_mut().filter(|known| known.key == tag.key) {
-                    known.until = known.until.min(now);
+                    known.until = known.until.min(now + 1);
                 }
             }
             // What these leave depends on the attempt: settled from the record.

@@ -14,7 +14,7 @@ mod plan;
 mod trace;
 mod wire;
 
-pub use auditor::Violation;
+pub use auditor::{Effect, Violation};
 pub use plan::Shape;
 pub use trace::Tally;
 
@@ -69,6 +69,8 @@ pub struct Failure {
     pub shape: Shape,
     /// What broke.
     pub violation: Violation,
+    /// Every effect until then.
+    pub effects: Vec<Effect>,
     /// What happened, step by step.
     pub trace: Vec<String>,
 }
@@ -118,6 +120,7 @@ impl Simulator {
             seed,
             shape: self.plan.shape,
             violation: self.auditor.broken.take().unwrap_or(violation),
+            effects: self.auditor.ledger.clone(),
             trace: std::mem::take(&mut self.trace.lines),
         }))
     }
@@ -174,7 +177,7 @@ impl Simulator {
         self.now += self.random.below(3);
         let odds = self.plan.odds;
         let actor = self.random.index(self.actors.len());
-        if self.random.chance(odds.crash) {
+        if self.random.chance(odds.crash) && self.busy(actor) {
             self.crash(actor);
         } else if self.random.chance(odds.pause) {
             self.pause(actor);
@@ -182,7 +185,7 @@ impl Simulator {
             self.jump(actor);
         } else if self.random.chance(70) {
             self.pass_time();
-        } else if !self.flights.is_empty() && self.random.chance(550) {
+        } else if self.random.chance(self.flights.len() as u64 * 200) || self.waits(actor) {
             self.deliver();
         } else {
             self.tick(actor);

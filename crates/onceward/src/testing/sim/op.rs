@@ -169,6 +169,11 @@ impl Op {
         }
     }
 
+    /// A new op in a box: ops change hands at every step.
+    pub(super) fn boxed(ask: Ask, tag: Tag) -> Box<Self> {
+        Box::new(Self::new(ask, tag))
+    }
+
     /// What is known so far.
     pub(super) fn facts(&mut self) -> &mut Facts {
         match &mut self.under {

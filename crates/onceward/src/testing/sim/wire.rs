@@ -36,7 +36,7 @@ pub(super) struct Flight {
 enum Cargo {
     Commit(Arc<Batch>, Tag, Act),
     Looks(Vec<Look>),
-    Heard(Answer),
+    Heard(u64, Answer),
     Seen(u64, Vec<(Look, Fact)>),
 }
 
@@ -47,9 +47,7 @@ impl Simulator {
         match op.wait {
             Wait::Ready => self.decide(actor, beat, op),
             Wait::Seen | Wait::Answer => {
-                let under_way = self.flights.iter().any(|flight| {
-                    flight.actor == actor && flight.exchange == op.exchange && !flight.echo
-                });
+                let under_way = self.under_way(actor, &op);
                 if under_way && !self.random.chance(self.plan.odds.timeout) {
                     self.put_op(actor, beat, op);
                     return;
@@ -66,7 +64,15 @@ impl Simulator {
         }
     }
 
-    fn decide(&mut self, actor: usize, beat: bool, mut op: Op) {
+    /// Whether an op's request or answer is still on its way.
+    pub(super) fn under_way(&self, actor: usize, op: &Op) -> bool {
+        let of_op = |flight: &Flight| {
+            flight.actor == actor && flight.exchange == op.exchange && !flight.echo
+        };
+        op.wait != Wait::Ready && self.flights.iter().any(of_op)
+    }
+
+    fn decide(&mut self, actor: usize, beat: bool, mut op: Box<Op>) {
         self.prepare(actor, &mut op);
         let token = self.next_token();
         match op.decide(token) {
@@ -85,7 +91,7 @@ impl Simulator {
         }
     }
 
-    fn commit(&mut self, actor: usize, beat: bool, mut op: Op, batch: Arc<Batch>) {
+    fn commit(&mut self, actor: usize, beat: bool, mut op: Box<Op>, batch: Arc<Batch>) {
         let Some(act) = op.act else { return };
         let (key, uid) = (op.tag.key as u64, op.tag.uid);
         self.trace.note(self.now, [2, key, act as u64], || {
@@ -117,7 +123,7 @@ impl Simulator {
         self.send(actor, beat, op, cargo);
     }
 
-    fn send(&mut self, actor: usize, beat: bool, mut op: Op, cargo: Cargo) {
+    fn send(&mut self, actor: usize, beat: bool, mut op: Box<Op>, cargo: Cargo) {
         self.counters.exchange += 1;
         op.exchange = self.counters.exchange;
         op.sent_at = self.now;
@@ -145,7 +151,7 @@ impl Simulator {
     }
 
     /// The caller heard nothing: the same batch goes out again, or the caller's time is over.
-    fn answer_lost(&mut self, actor: usize, beat: bool, mut op: Op) {
+    fn answer_lost(&mut self, actor: usize, beat: bool, mut op: Box<Op>) {
         op.lost = true;
         let Some(batch) = op.lost() else {
             self.ended(actor, beat, &op, Ended::NotApplied);
@@ -170,7 +176,7 @@ impl Simulator {
                 let seen = Cargo::Seen(self.now, facts);
                 self.reply(Flight { cargo: seen, ..flight });
             }
-            Cargo::Heard(_) | Cargo::Seen(..) => self.arrive(flight),
+            Cargo::Heard(..) | Cargo::Seen(..) => self.arrive(flight),
         }
     }
 
@@ -192,7 +198,7 @@ impl Simulator {
         for (flight, answer) in group.into_iter().zip(answers) {
             self.audit(&flight, &answer);
             if !flight.echo {
-                self.reply(Flight { cargo: Cargo::Heard(answer), ..flight });
+                self.reply(Flight { cargo: Cargo::Heard(self.now, answer), ..flight });
             }
         }
     }
@@ -264,9 +270,9 @@ impl Simulator {
             return;
         }
         match cargo {
-            Cargo::Heard(answer) => {
-                if let Answer::Refused(refused) = &answer {
-                    op.seen_at = refused.now.0;
+            Cargo::Heard(at, answer) => {
+                if matches!(answer, Answer::Refused(_)) {
+                    op.seen_at = at;
                 }
                 match op.hear(answer) {
                     Some(ended) => self.ended(actor, beat, &op, ended),
