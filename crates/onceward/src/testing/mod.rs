@@ -1,4 +1,5 @@
-//! The public test kit: what every store must do, what goes wrong around it, what proves the engine.
+//! The public test kit: what every store must do, what goes wrong around it, what proves the
+//! engine.
 //!
 //! [`conformance`] has a case per sentence of the store contract, [`differential`] drives a store
 //! and the memory oracle with the same random steps, [`faulty`] injects faults into any store, and
