@@ -119,8 +119,8 @@ fn exists(path: &Path) -> Result<(), Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let message = format!(
                 "there is no database at {shown} yet. It comes to be when a program opens the \
-                 store there for the first time, or with `onceward migrate --store sqlite:{shown}`; \
-                 another one is named with --store"
+                 store there for the first time, or with \
+                 `onceward migrate --store sqlite:{shown}`; another one is named with --store"
             );
             Err(Failure::failed("store.missing", message))
         }

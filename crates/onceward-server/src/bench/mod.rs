@@ -53,10 +53,13 @@ pub(crate) async fn store(url: &StoreUrl, args: &BenchStore, out: &Out) -> Resul
     };
     let measured = tokio::select! {
         measured = measure(url, args, &plan) => measured,
-        interrupted = tokio::signal::ctrl_c() => Err(Failure::failed("interrupted", match interrupted {
-            Ok(()) => "the bench was interrupted; its files are removed".to_string(),
-            Err(error) => format!("can't listen for interrupts: {error}"),
-        })),
+        interrupted = tokio::signal::ctrl_c() => {
+            let message = match interrupted {
+                Ok(()) => "the bench was interrupted; its files are removed".to_string(),
+                Err(error) => format!("can't listen for interrupts: {error}"),
+            };
+            Err(Failure::failed("interrupted", message))
+        }
     };
     plan.progress.end();
     measured?.print(out)
