@@ -142,12 +142,6 @@ fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
 
 fn configure_writer(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
-    connection.pragma_update_and_check(
-        None,
-        "wal_autocheckpoint",
-        env("CKPT", 1000),
-        |_| Ok(()),
-    )?;
     // Commits don't wait for the disk; their answers do (`sync.rs`). Checkpoints do.
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
