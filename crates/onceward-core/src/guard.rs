@@ -107,9 +107,12 @@ impl Rule {
 
     /// The same rule as a condition that a store can check.
     #[must_use]
-    pub const fn need(self) -> Need {
+    pub fn need(self) -> Need {
         match self {
             Self::Exactly { expected } => Need::Is(expected),
+            Self::Next { position } if planted(Bug::HighWaterMarkSkipsGap) => {
+                Need::AtMost(position.saturating_sub(1))
+            }
             Self::Next { position } => Need::Is(position.saturating_sub(1)),
             Self::Above { position } => Need::AtMost(position.saturating_sub(1)),
             Self::NotBefore { at, grace_ms } => Need::AtMost(at.saturating_add(grace_ms)),

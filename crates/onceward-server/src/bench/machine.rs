@@ -25,10 +25,11 @@ pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// What the process holds in memory now, and held at most, in MB.
-pub(crate) fn memory_mb() -> (Option<u64>, Option<u64>) {
+/// What the process holds in memory now, how much of that is not mapped files, and what it held at
+/// most, in MB.
+pub(crate) fn memory_mb() -> [Option<u64>; 3] {
     let of = |name| field_kb("/proc/self/status", name).map(|kb| kb / 1024);
-    (of("VmRSS:"), of("VmHWM:"))
+    ["VmRSS:", "RssAnon:", "VmHWM:"].map(of)
 }
 
 fn field_kb(file: &str, name: &str) -> Option<u64> {

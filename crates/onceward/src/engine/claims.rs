@@ -91,10 +91,8 @@ impl Engine {
         let decide = |token, facts: &Facts| decide::claim(claim, token, facts);
         match self.drive(Some(&claim.key), Drive::from(facts), decide).await? {
             End::Answer(verdict) => Ok(verdict),
-            End::Committed { meaning: Granted::Run { was_expired, .. }, applied, .. }
-                if applied.again =>
-            {
-                self.regrant(&claim.key, applied, was_expired).await
+            End::Committed { meaning, applied, .. } if applied.again => {
+                self.recognised(&claim.key, meaning, applied).await
             }
             End::Committed { meaning, batch, applied } => meaning
                 .verdict(batch.token, applied)
@@ -103,22 +101,15 @@ impl Engine {
         }
     }
 
-    /// The permit of a claim whose first answer was lost, as it stands in the store: it was written
-    /// at an earlier instant, and its lease began then.
-    async fn regrant(
+    /// The verdict of a grant whose first answer was lost, from what is there now.
+    pub(super) async fn recognised(
         &self,
         key: &Key,
+        granted: Granted,
         applied: Applied,
-        was_expired: bool,
     ) -> Result<Verdict, EngineError> {
         let found = self.look(key).await?;
-        let permit = found.and_then(|found| Permit::of(found.stored.record));
-        // Between the two looks the lease may have lapsed and gone to someone else.
-        let ours = applied.first.and_then(|(_, fence)| fence);
-        match permit.filter(|permit| Some(permit.fence) == ours) {
-            Some(permit) => Ok(Verdict::Run { permit, was_expired }),
-            None => Ok(Verdict::Busy { retry_after_ms: 1 }),
-        }
+        Ok(granted.recognised(applied, found.as_ref().map(|found| &found.stored.record)))
     }
 
     async fn changed_elsewhere(&self, key: &Key) {

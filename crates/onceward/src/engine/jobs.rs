@@ -159,6 +159,9 @@ impl Engine {
             |token, facts: &Facts| decide::take(&key, &take.owner, take.lease_ms, token, facts);
         let verdict = match self.drive(Some(&key), Drive::from(facts), decide).await {
             Ok(End::Answer(verdict)) => verdict,
+            Ok(End::Committed { meaning, applied, .. }) if applied.again => {
+                self.recognised(&key, meaning, applied).await?
+            }
             Ok(End::Committed { meaning, batch, applied }) => {
                 match meaning.verdict(batch.token, applied) {
                     Some(verdict) => verdict,

@@ -201,7 +201,7 @@ impl FaultyStore {
             }
             Fault::Lost(after) => {
                 read.await?;
-                // sleeps because this fault is an answer that does not come for a while.
+                // sleeps because the caller is to wait as long as the plan says
                 tokio::time::sleep(after).await;
                 "the read's answer was lost"
             }
@@ -294,7 +294,7 @@ impl Store for FaultyStore {
                 }
                 Fault::Lost(after) => {
                     self.inner.commit(group).await?;
-                    // sleeps because this fault is an answer that does not come for a while.
+                    // sleeps because the caller is to wait as long as the plan says
                     tokio::time::sleep(after).await;
                     Err(StoreError::Unknown("injected: the answer was lost".into()))
                 }
@@ -335,7 +335,7 @@ impl Store for FaultyStore {
                 }
                 Fault::Lost(after) => {
                     self.inner.close().await?;
-                    // sleeps because this fault is an answer that does not come for a while.
+                    // sleeps because the caller is to wait as long as the plan says
                     tokio::time::sleep(after).await;
                     Err(StoreError::Unknown("injected: the close's answer was lost".into()))
                 }

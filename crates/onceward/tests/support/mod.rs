@@ -11,15 +11,16 @@ pub(crate) mod sqlite;
 
 /// Steps of a differential run: `ONCEWARD_TEST_STEPS`, or few enough for every day.
 pub(crate) fn steps() -> usize {
-    number(std::env::var("ONCEWARD_TEST_STEPS").ok(), 2_000).try_into().unwrap()
+    number(std::env::var("ONCEWARD_TEST_STEPS"), 2_000).try_into().unwrap()
 }
 
 /// The seed of random runs: `ONCEWARD_TEST_SEED`, or always the same.
 pub(crate) fn seed() -> u64 {
-    number(std::env::var("ONCEWARD_TEST_SEED").ok(), 1)
+    number(std::env::var("ONCEWARD_TEST_SEED"), 1)
 }
 
-fn number(text: Option<String>, default: u64) -> u64 {
-    let read = |text: String| text.parse().unwrap_or_else(|_| panic!("{text:?} is not a number"));
-    text.map_or(default, read)
+fn number<E>(text: Result<String, E>, default: u64) -> u64 {
+    text.map_or(default, |text| {
+        text.parse().unwrap_or_else(|_| panic!("{text:?} in the environment is not a number"))
+    })
 }
