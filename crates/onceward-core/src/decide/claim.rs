@@ -389,16 +389,21 @@ impl Claim {
     /// # Errors
     /// The first field that breaks its bound.
     pub fn validate(&self) -> Result<(), LimitError> {
+        if self.key.kind() == Kind::Job {
+            // A claim would drop the job's payload and its place in the order.
+            return Err(LimitError::new(
+                "kind",
+                "job",
+                "another kind: jobs are enqueued and taken",
+            ));
+        }
         self.terms.validate()?;
-        let texts = [
-            ("owner", &self.owner),
-            ("attempt_id", &self.attempt_id),
-            ("actor", &self.trace.actor),
-            ("request_id", &self.trace.request_id),
-            ("correlation_id", &self.trace.correlation_id),
-        ];
-        for (field, text) in texts {
+        self.trace.validate()?;
+        for (field, text) in [("owner", &self.owner), ("attempt_id", &self.attempt_id)] {
             check_part(field, text.as_deref().unwrap_or_default(), 0)?;
+        }
+        if let Some(guard) = &self.guard {
+            guard.rule.validate()?;
         }
         match &self.guard {
             Some(guard) if guard.subject.tenant_column() != self.key.tenant_column() => {
