@@ -146,6 +146,10 @@ impl Engine {
         let mut lost: Option<(Instant, Duration)> = None;
         loop {
             let error = match self.0.scheduler.submit(batch).await {
+                // A held row says nothing of the first try, whose answer was lost.
+                Ok(Answer::Contended) if lost.is_some() => {
+                    StoreError::NotApplied("a row is held by another transaction".into())
+                }
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
