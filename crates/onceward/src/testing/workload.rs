@@ -182,7 +182,16 @@ impl Worker {
         let key = &shared.names.leased[self.random.index(shared.names.leased.len())];
         let claim = self.claim(key);
         let wait = Duration::from_millis(self.random.pick([0, 0, 5]));
-        match self.engine.claim_waiting(&claim, wait).await? {
+        let asked = self.engine.claim_waiting(&claim, wait);
+        let verdict = match self.random.below(8) {
+            // The caller goes away in the middle: what it was granted is released.
+            0 => match tokio::time::timeout(Duration::from_micros(50), asked).await {
+                Ok(verdict) => verdict?,
+                Err(_) => return Ok(()),
+            },
+            _ => asked.await?,
+        };
+        match verdict {
             Verdict::Run { permit, .. } => self.hold(permit).await,
             Verdict::Replay(stored) => {
                 shared.book.replayed(key, stored.outcome);

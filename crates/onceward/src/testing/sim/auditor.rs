@@ -7,15 +7,26 @@
 //!
 //! Not responsible for how a schedule comes about, nor for healing it.
 
+macro_rules! ensure {
+    ($holds:expr, $number:literal, $($what:tt)+) => {
+        if !$holds {
+            return Err(Violation { invariant: $number, what: format!($($what)+) });
+        }
+    };
+}
+
+mod outside;
+
 use onceward_core::batch::{Answer, Batch, Write};
-use onceward_core::decide::{Enqueue, Finish, Verdict};
 use onceward_core::guard::Rule;
 use onceward_core::key::Kind;
 use onceward_core::record::{OnAbandoned, Record, State, Terms};
 use onceward_core::stamp::Token;
 
-use super::op::{Act, Ended, Op, Tag};
-use super::plan::{Catalog, DOCUMENT, FIRST_EVENT, FIRST_JOB, KEYS, STREAM, SUBJECTS, TAIL, TURN};
+use super::op::{Act, Tag};
+use super::plan::{
+    Catalog, DOCUMENT, FIRST_EVENT, FIRST_JOB, KEYS, OUTBOX, STREAM, SUBJECTS, TAIL, TURN,
+};
 use crate::store::memory::MemoryState;
 
 /// A broken invariant.
@@ -99,14 +110,6 @@ pub(super) struct Auditor {
     denied: Vec<Token>,
     sinks: [Sink; SUBJECTS],
     audited: usize,
-}
-
-macro_rules! ensure {
-    ($holds:expr, $number:literal, $($what:tt)+) => {
-        if !$holds {
-            return Err(Violation { invariant: $number, what: format!($($what)+) });
-        }
-    };
 }
 
 impl Auditor {
@@ -419,8 +422,9 @@ impl Auditor {
         for write in &batch.writes {
             match write {
                 Write::Put(draft) if draft.record.key != catalog.keys[tag.key] => {
+                    let number = draft.record.guard.as_ref().map(|guard| guard.rule.moves_to());
                     if let Some(key) = catalog.key_index(&draft.record.key) {
-                        self.outbox(key, batch.token, now)?;
+                        self.outbox(key, batch.token, number, now)?;
                     }
                 }
                 Write::Put(draft) if act == Act::Enqueue => {
@@ -465,9 +469,18 @@ impl Auditor {
     }
 
     /// A job that follows a write: it is new, or it was there and is not written again.
-    fn outbox(&mut self, key: usize, token: Token, now: u64) -> Result<(), Violation> {
+    fn outbox(
+        &mut self,
+        key: usize,
+        token: Token,
+        number: Option<u64>,
+        now: u64,
+    ) -> Result<(), Violation> {
         let model = &mut self.models[key];
         ensure!(model.state.is_none(), "i01", "outbox job {key} was made twice");
+        let made = self.positions[OUTBOX];
+        let next = number.is_none_or(|number| number == made + 1);
+        ensure!(next, "i12", "outbox job {key} is number {number:?} after {made}");
         *model = Model { state: Some(State::Pending), token, written_at: now, ..*model };
         Ok(())
     }
@@ -494,120 +507,9 @@ impl Auditor {
     fn moved(&mut self, subject: usize, at: u64) -> Result<(), Violation> {
         let was = self.positions[subject];
         ensure!(at >= was, "i29", "subject {subject} moved back from {was} to {at}");
-        let steps = matches!(subject, TURN | STREAM | TAIL | DOCUMENT);
+        let steps = matches!(subject, TURN | STREAM | TAIL | OUTBOX | DOCUMENT);
         ensure!(!steps || at <= was + 1, "i28", "subject {subject} skipped from {was} to {at}");
         self.positions[subject] = at;
-        Ok(())
-    }
-
-    /// Notes an effect elsewhere. `careful`: its worker looked at its lease in the same instant.
-    pub(super) fn effect(&mut self, tag: &Tag, careful: bool, now: u64) {
-        let checked = self.elsewhere(tag, careful, now);
-        self.note(checked);
-    }
-
-    fn elsewhere(&mut self, tag: &Tag, careful: bool, now: u64) -> Result<(), Violation> {
-        let (key, fence, uid, variant) = (tag.key, tag.fence, tag.uid, tag.variant);
-        let twice = self
-            .ledger
-            .iter()
-            .any(|effect| effect.key == key && effect.fence == fence && !effect.in_transaction);
-        self.ledger.push(Effect { key, fence, worker: uid, variant, in_transaction: false });
-        ensure!(!twice, "i01", "key {key} took effect twice under fence {fence}");
-        let granted = self.grants.contains(&(key, fence, uid));
-        ensure!(granted, "i06", "key {key}: the effect's fence {fence} was granted to another");
-        let model = &mut self.models[key];
-        let holds = model.fence == fence && now < model.lease_end;
-        ensure!(!careful || holds, "i07", "key {key}: an effect after its authority had ended");
-        if model.state.is_some() && fence >= model.first {
-            // Also when its lease went to someone else: the key must not be forgotten.
-            model.effects += 1;
-            let same = model.variant == variant;
-            ensure!(same, "mismatch", "key {key} took effect with another payload");
-        }
-        if let Some((subject, Rule::Next { position: number })) = tag.guard {
-            let sink = &mut self.sinks[subject];
-            if fence > sink.fence {
-                let last = sink.number;
-                *sink = Sink { fence, number: number.max(last) };
-                ensure!(number >= last, "i28", "number {number} took effect after {last}");
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks what a caller was told.
-    pub(super) fn told(&mut self, op: &Op, ended: &Ended) {
-        let checked = self.answer(op, ended);
-        self.note(checked);
-    }
-
-    fn answer(&mut self, op: &Op, ended: &Ended) -> Result<(), Violation> {
-        let tag = &op.tag;
-        let key = tag.key;
-        match ended {
-            Ended::Verdict(Verdict::Run { permit, .. }) => {
-                let fence = permit.fence.0;
-                let granted = self.grants.contains(&(key, fence, tag.uid));
-                ensure!(granted, "i06", "key {key}: fence {fence} was handed to another worker");
-            }
-            Ended::Verdict(Verdict::Replay(stored)) => {
-                let bytes = stored.outcome.as_deref().unwrap_or_default();
-                let outcome = bytes.try_into().map_or(usize::MAX, usize::from_le_bytes);
-                let at = op.seen_at;
-                let right = self
-                    .finals
-                    .iter()
-                    .any(|f| f.key == key && f.outcome == outcome && f.from <= at && at < f.until);
-                ensure!(right, "i03", "key {key} replayed {outcome}, not final at {at}");
-            }
-            Ended::Ran => {
-                let there = self.finals.iter().any(|f| f.key == key && f.outcome == tag.outcome);
-                ensure!(there, "i02", "key {key} was acknowledged, but nothing was recorded");
-            }
-            Ended::Finish(Finish::Ok) if op.is_complete() => {
-                let there = self.finals.iter().any(|f| f.key == key && f.outcome == tag.outcome);
-                ensure!(there, "i02", "key {key} was acknowledged, but nothing was recorded");
-            }
-            Ended::Made(Enqueue::Made) => {
-                let there = self.applied.contains(&op.token);
-                ensure!(there, "i02", "job {key} was acknowledged, but not made");
-            }
-            Ended::NotApplied => self.denied.push(op.token),
-            Ended::GaveUp => {
-                return Err(Violation {
-                    invariant: "i22",
-                    what: format!("an operation on key {key} never came to an end"),
-                });
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// Checks what must hold when everything has come to rest.
-    pub(super) fn rest(&mut self, state: &MemoryState, catalog: &Catalog, now: u64) {
-        let checked = self.at_rest(state, catalog, now);
-        self.note(checked);
-    }
-
-    fn at_rest(&self, state: &MemoryState, catalog: &Catalog, now: u64) -> Result<(), Violation> {
-        let wrong = self.denied.iter().any(|token| self.applied.contains(token));
-        ensure!(!wrong, "i09", "an applied batch was reported as not applied");
-        for (index, model) in self.models.iter().enumerate() {
-            let there = state.record(&catalog.keys[index]).map(|record| record.state);
-            ensure!(there == model.state, "i02", "key {index} is {there:?} at the end");
-        }
-        for f in self.finals.iter().filter(|f| now < f.until) {
-            let key = f.key;
-            let kept = self.models[key].state == Some(State::Done);
-            ensure!(kept, "i02", "key {key}: an acknowledged outcome is gone");
-        }
-        let kept = state.audit().len();
-        ensure!(kept == self.audited, "i11", "{kept} audit entries, not {}", self.audited);
-        let effects = self.ledger.iter().filter(|effect| effect.in_transaction).count() as u64;
-        let written = self.positions[DOCUMENT];
-        ensure!(effects == written, "i11", "{effects} effects, but version {written}");
         Ok(())
     }
 }
