@@ -5,7 +5,8 @@
 //! and the memory oracle with the same random steps, [`faulty`] injects faults into any store, and
 //! [`poor`] is a store that can do as little as the contract allows. A [`harness`] says how a store
 //! is opened. [`sim`] runs many workers with every fault on one thread, from a seed; [`zoo`] plants
-//! bugs that it must catch. Nothing here reads the environment: seeds and counts are passed in.
+//! bugs that it must catch; [`workload`] drives any store through the real engine and audits what
+//! is left. Nothing here reads the environment: seeds and counts are passed in.
 
 pub mod conformance;
 pub mod differential;
@@ -14,4 +15,5 @@ pub mod harness;
 pub mod poor;
 pub mod random;
 pub mod sim;
+pub mod workload;
 pub mod zoo;

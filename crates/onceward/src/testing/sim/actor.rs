@@ -294,7 +294,9 @@ impl Simulator {
             if tag.key < REQUESTS && self.random.chance(300) {
                 let key = self.catalog.keys[FIRST_OUTBOX + tag.key].clone();
                 let (fingerprint, payload) = self.catalog.payloads[0].clone();
-                effects.jobs.push(NewJob::new(key, fingerprint, payload));
+                let mut job = NewJob::new(key, fingerprint, payload);
+                job.order = self.plan.ordered.then(|| self.catalog.outbox.clone());
+                effects.jobs.push(job);
             }
         }
         Completion { outcome, digest, retain_ms: None, effects }
@@ -380,11 +382,11 @@ impl Simulator {
     fn held(&mut self, actor: usize) {
         let Some(permit) = self.actors[actor].permit.clone() else { return self.rest(actor) };
         match self.random.below(16) {
-            0 => self.ask(actor, Ask::Release(permit)),
-            1 => self.ask(actor, Ask::Fail(permit, Retry::In(RETRY_MS))),
-            2 => self.ask(actor, Ask::Abandon(permit)),
-            3..6 => self.renew(actor, permit),
-            6..9 if self.plan.plain => {
+            0 | 1 => self.ask(actor, Ask::Release(permit)),
+            2 => self.ask(actor, Ask::Fail(permit, Retry::In(RETRY_MS))),
+            3 => self.ask(actor, Ask::Abandon(permit)),
+            4..7 => self.renew(actor, permit),
+            7..10 if self.plan.plain => {
                 if self.now < self.actors[actor].believes_until {
                     self.actors[actor].stage = Stage::Armed;
                 }

@@ -7,16 +7,6 @@
 //!
 //! Not responsible for how a schedule comes about, nor for healing it.
 
-use onceward_core::batch::{Answer, Batch, Write};
-use onceward_core::guard::Rule;
-use onceward_core::key::Kind;
-use onceward_core::record::{OnAbandoned, Record, State, Terms};
-use onceward_core::stamp::Token;
-
-use super::op::{Act, Tag};
-use super::plan::{Catalog, DOCUMENT, FIRST_EVENT, FIRST_JOB, KEYS, STREAM, SUBJECTS, TAIL, TURN};
-use crate::store::memory::MemoryState;
-
 macro_rules! ensure {
     ($holds:expr, $number:literal, $($what:tt)+) => {
         if !$holds {
@@ -25,7 +15,19 @@ macro_rules! ensure {
     };
 }
 
-mod answers;
+mod outside;
+
+use onceward_core::batch::{Answer, Batch, Write};
+use onceward_core::guard::Rule;
+use onceward_core::key::Kind;
+use onceward_core::record::{OnAbandoned, Record, State, Terms};
+use onceward_core::stamp::Token;
+
+use super::op::{Act, Tag};
+use super::plan::{
+    Catalog, DOCUMENT, FIRST_EVENT, FIRST_JOB, KEYS, OUTBOX, STREAM, SUBJECTS, TAIL, TURN,
+};
+use crate::store::memory::MemoryState;
 
 /// A broken invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -420,8 +422,9 @@ impl Auditor {
         for write in &batch.writes {
             match write {
                 Write::Put(draft) if draft.record.key != catalog.keys[tag.key] => {
+                    let number = draft.record.guard.as_ref().map(|guard| guard.rule.moves_to());
                     if let Some(key) = catalog.key_index(&draft.record.key) {
-                        self.outbox(key, batch.token, now)?;
+                        self.outbox(key, batch.token, number, now)?;
                     }
                 }
                 Write::Put(draft) if act == Act::Enqueue => {
@@ -466,9 +469,18 @@ impl Auditor {
     }
 
     /// A job that follows a write: it is new, or it was there and is not written again.
-    fn outbox(&mut self, key: usize, token: Token, now: u64) -> Result<(), Violation> {
+    fn outbox(
+        &mut self,
+        key: usize,
+        token: Token,
+        number: Option<u64>,
+        now: u64,
+    ) -> Result<(), Violation> {
         let model = &mut self.models[key];
         ensure!(model.state.is_none(), "i01", "outbox job {key} was made twice");
+        let made = self.positions[OUTBOX];
+        let next = number.is_none_or(|number| number == made + 1);
+        ensure!(next, "i12", "outbox job {key} is number {number:?} after {made}");
         *model = Model { state: Some(State::Pending), token, written_at: now, ..*model };
         Ok(())
     }
@@ -495,45 +507,9 @@ impl Auditor {
     fn moved(&mut self, subject: usize, at: u64) -> Result<(), Violation> {
         let was = self.positions[subject];
         ensure!(at >= was, "i29", "subject {subject} moved back from {was} to {at}");
-        let steps = matches!(subject, TURN | STREAM | TAIL | DOCUMENT);
+        let steps = matches!(subject, TURN | STREAM | TAIL | OUTBOX | DOCUMENT);
         ensure!(!steps || at <= was + 1, "i28", "subject {subject} skipped from {was} to {at}");
         self.positions[subject] = at;
-        Ok(())
-    }
-
-    /// Notes an effect elsewhere. `careful`: its worker looked at its lease in the same instant.
-    pub(super) fn effect(&mut self, tag: &Tag, careful: bool, now: u64) {
-        let checked = self.elsewhere(tag, careful, now);
-        self.note(checked);
-    }
-
-    fn elsewhere(&mut self, tag: &Tag, careful: bool, now: u64) -> Result<(), Violation> {
-        let (key, fence, uid, variant) = (tag.key, tag.fence, tag.uid, tag.variant);
-        let twice = self
-            .ledger
-            .iter()
-            .any(|effect| effect.key == key && effect.fence == fence && !effect.in_transaction);
-        self.ledger.push(Effect { key, fence, worker: uid, variant, in_transaction: false });
-        ensure!(!twice, "i01", "key {key} took effect twice under fence {fence}");
-        let granted = self.grants.contains(&(key, fence, uid));
-        ensure!(granted, "i06", "key {key}: the effect's fence {fence} was granted to another");
-        let model = &mut self.models[key];
-        let holds = model.fence == fence && now < model.lease_end;
-        ensure!(!careful || holds, "i07", "key {key}: an effect after its authority had ended");
-        if model.state.is_some() && fence >= model.first {
-            // Also when its lease went to someone else: the key must not be forgotten.
-            model.effects += 1;
-            let same = model.variant == variant;
-            ensure!(same, "mismatch", "key {key} took effect with another payload");
-        }
-        if let Some((subject, Rule::Next { position: number })) = tag.guard {
-            let sink = &mut self.sinks[subject];
-            if fence > sink.fence {
-                let last = sink.number;
-                *sink = Sink { fence, number: number.max(last) };
-                ensure!(number >= last, "i28", "number {number} took effect after {last}");
-            }
-        }
         Ok(())
     }
 }

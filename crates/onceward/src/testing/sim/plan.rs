@@ -65,7 +65,8 @@ pub(super) const STREAM: usize = 2;
 pub(super) const TIMES: usize = 3;
 pub(super) const TAIL: usize = 4;
 pub(super) const TURN: usize = 5;
-pub(super) const SUBJECTS: usize = 6;
+pub(super) const OUTBOX: usize = 6;
+pub(super) const SUBJECTS: usize = 7;
 
 /// Different outcomes that one schedule can have.
 pub(super) const OUTCOMES: usize = 128;
@@ -79,6 +80,7 @@ pub(super) struct Catalog {
     pub(super) keys: Vec<Key>,
     pub(super) subjects: Vec<Subject>,
     pub(super) order: JobOrder,
+    pub(super) outbox: JobOrder,
     pub(super) payloads: [(Fingerprint, Bytes); 2],
     pub(super) outcomes: Vec<(Bytes, Fingerprint)>,
     pub(super) owners: [Text; 2],
@@ -100,11 +102,12 @@ impl Catalog {
             }
         }
         let order = JobOrder::new(&keys[FIRST_JOB], "subject")?;
+        let outbox = JobOrder::new(&keys[FIRST_OUTBOX], "subject")?;
         let mut subjects = Vec::with_capacity(SUBJECTS);
         for name in ["document", "aggregate", "stream", "times"] {
             subjects.push(Subject::new(TENANT, name, "1")?);
         }
-        subjects.extend([order.tail.clone(), order.done.clone()]);
+        subjects.extend([order.tail.clone(), order.done.clone(), outbox.tail.clone()]);
         let outcome = |number: usize| {
             let bytes = number.to_le_bytes();
             (Bytes::from(bytes), fingerprint_bytes(&bytes))
@@ -114,6 +117,7 @@ impl Catalog {
             keys,
             subjects,
             order,
+            outbox,
             payloads: [payload(b"first"), payload(b"other")],
             outcomes: (0..OUTCOMES).map(outcome).collect(),
             owners: ["anna".into(), "bert".into()],
@@ -213,12 +217,12 @@ impl Plan {
             once: match shape {
                 Shape::Once => 1_000,
                 Shape::Guarded | Shape::Retention | Shape::Times => 400,
-                Shape::Leases => random.pick([0, 0, 200]),
+                Shape::Leases | Shape::Held => random.pick([0, 0, 200]),
                 _ => 0,
             },
             sweep: if shape == Shape::Retention { 150 } else { random.pick([0, 30, 60]) },
             resolve: match shape {
-                Shape::Held => 120,
+                Shape::Held => 250,
                 Shape::Jobs => random.pick([0, 60, 120]),
                 _ => random.pick([0, 0, 20]),
             },
