@@ -2,7 +2,7 @@
 //!
 //! Rule: two bodies that mean the same have the same canonical bytes, and two that differ in a key,
 //! a string or an integer never do. It is RFC 8785 (keys in UTF-16 order, shortest string escapes,
-//! ECMAScript number spelling) with two changes: integers are exact, and duplicate keys are refused.
+//! ECMAScript number spelling) with two changes: integers are exact, duplicate keys are refused.
 //! `json/number.rs` says what that means for each kind of number.
 //!
 //! Not responsible for choosing what is hashed or kept (`fingerprint.rs`, `payload.rs`), nor for
@@ -10,7 +10,7 @@
 
 use thiserror::Error;
 
-use crate::json::{Node, Tape};
+use crate::json::{Node, Tape, plain_end};
 
 /// The largest body, and the largest canonical form, in bytes: 8 MiB.
 pub const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
@@ -161,14 +161,12 @@ impl Form<'_> {
     /// Appends the canonical bytes of one value. Recursion ends at `MAX_JSON_DEPTH`.
     pub(crate) fn write(&self, tape: &Tape<'_>, at: usize, out: &mut Vec<u8>) {
         match tape.node(at) {
-            Node::Null => out.extend_from_slice(b"null"),
-            Node::True => out.extend_from_slice(b"true"),
-            Node::False => out.extend_from_slice(b"false"),
-            Node::Number { .. } | Node::NumberOwned { .. } => {
-                out.extend_from_slice(tape.text(at).as_bytes());
+            Node::Plain { .. } | Node::Text { .. } => out.extend_from_slice(tape.source(at)),
+            Node::Respelled { .. } => out.extend_from_slice(tape.text_bytes(at)),
+            Node::Escaped { .. } => quote_escaped(tape.text_bytes(at), out),
+            node if self.is_plain() && node.is_verbatim() => {
+                out.extend_from_slice(tape.source(at));
             }
-            Node::Text { .. } => out.extend_from_slice(tape.source(at).as_bytes()),
-            Node::TextOwned { .. } => quote_escaped(tape.text(at), out),
             Node::Object { .. } => self.write_object(tape, at, out),
             Node::Array { .. } => match self.arrays {
                 Arrays::Ordered => self.write_ordered(tape, at, out),
@@ -177,18 +175,27 @@ impl Form<'_> {
         }
     }
 
+    /// Whether nothing is left out, masked or reordered, so that canonical input is its own form.
+    fn is_plain(&self) -> bool {
+        self.ignore.is_empty() && self.mask.is_empty() && self.arrays == Arrays::Ordered
+    }
+
     fn write_object(&self, tape: &Tape<'_>, at: usize, out: &mut Vec<u8>) {
         out.push(b'{');
-        let mut first = true;
+        let is_plain = self.is_plain();
+        let start = out.len();
         for key in tape.members(at) {
-            let name = tape.text(key);
-            if self.ignore.iter().any(|ignored| ignored == name) {
+            let name = tape.text_bytes(key);
+            if self.ignore.iter().any(|ignored| ignored.as_bytes() == name) {
                 continue;
             }
-            if !first {
+            if out.len() > start {
                 out.push(b',');
             }
-            first = false;
+            if let Some(member) = tape.verbatim_member(key).filter(|_| is_plain) {
+                out.extend_from_slice(member);
+                continue;
+            }
             self.write(tape, key, out);
             out.push(b':');
             if is_masked(self.mask, name) {
@@ -202,12 +209,11 @@ impl Form<'_> {
 
     fn write_ordered(&self, tape: &Tape<'_>, at: usize, out: &mut Vec<u8>) {
         out.push(b'[');
-        let mut first = true;
+        let start = out.len();
         for item in tape.items(at) {
-            if !first {
+            if out.len() > start {
                 out.push(b',');
             }
-            first = false;
             self.write(tape, item, out);
         }
         out.push(b']');
@@ -243,35 +249,32 @@ impl Form<'_> {
 }
 
 /// Whether a field's value is hidden. Case does not matter: `Password` is a password too.
-pub(crate) fn is_masked(mask: &[String], name: &str) -> bool {
-    mask.iter().any(|masked| masked.eq_ignore_ascii_case(name))
+pub(crate) fn is_masked(mask: &[String], name: &[u8]) -> bool {
+    mask.iter().any(|masked| masked.as_bytes().eq_ignore_ascii_case(name))
 }
 
 /// Writes a string with the escapes of RFC 8785 section 3.2.2.2.
-fn quote_escaped(text: &str, out: &mut Vec<u8>) {
+fn quote_escaped(text: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     out.push(b'"');
-    for &byte in text.as_bytes() {
-        let short = match byte {
-            b'"' | b'\\' => byte,
-            0x08 => b'b',
-            b'\t' => b't',
-            b'\n' => b'n',
-            0x0c => b'f',
-            b'\r' => b'r',
-            0x00..=0x1f => {
-                out.extend_from_slice(b"\\u00");
-                out.push(HEX[usize::from(byte >> 4)]);
-                out.push(HEX[usize::from(byte & 15)]);
-                continue;
-            }
+    let mut from = 0;
+    loop {
+        let at = plain_end(text, from);
+        out.extend_from_slice(&text[from..at]);
+        let Some(&byte) = text.get(at) else { break };
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            0x08 => out.extend_from_slice(b"\\b"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            0x0c => out.extend_from_slice(b"\\f"),
+            b'\r' => out.extend_from_slice(b"\\r"),
             _ => {
-                out.push(byte);
-                continue;
+                let (high, low) = (HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]);
+                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', high, low]);
             }
-        };
-        out.push(b'\\');
-        out.push(short);
+        }
+        from = at + 1;
     }
     out.push(b'"');
 }

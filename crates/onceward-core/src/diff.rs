@@ -186,7 +186,9 @@ impl<'d> Differ<'d, '_> {
         loop {
             let (left, right) = (olds.peek().copied(), news.peek().copied());
             let order = match (left, right) {
-                (Some(left), Some(right)) => key_order(old_tape.text(left), new_tape.text(right)),
+                (Some(left), Some(right)) => {
+                    key_order(old_tape.text_bytes(left), new_tape.text_bytes(right))
+                }
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
                 (None, None) => return,
@@ -198,7 +200,7 @@ impl<'d> Differ<'d, '_> {
                 (None, Some(key)) => new_tape.text(key),
                 (None, None) => return,
             };
-            let masked = is_masked(self.form.mask, name);
+            let masked = is_masked(self.form.mask, name.as_bytes());
             let mark = self.pointer.member(name);
             // A key's value is the node after it.
             match (left, right) {

@@ -1,4 +1,4 @@
-//! Fingerprints: what tells a retry from another request under the same key (contract A06, A07, E02).
+//! Fingerprints: what tells a retry from another request under the same key (A06, A07, E02).
 //!
 //! Rule: two requests have the same fingerprint exactly when the policy calls them the same. What
 //! is hashed is injective (every part is labelled and length-prefixed) and carries its kind and the

@@ -43,6 +43,7 @@ pub struct LimitError {
 
 impl LimitError {
     /// A broken bound: `field` is `value`, but must be `bound`.
+    #[expect(clippy::needless_pass_by_value, reason = "callers pass numbers and fresh strings")]
     pub fn new(field: &'static str, value: impl ToString, bound: impl Into<String>) -> Self {
         Self { field, value: value.to_string(), bound: bound.into() }
     }

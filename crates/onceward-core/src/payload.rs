@@ -211,7 +211,7 @@ pub(crate) fn leaf_hash(
     text: &str,
 ) -> [u8; LEAF_HASH_BYTES] {
     // A string is hashed unescaped; its kind keeps "1" from being 1.
-    let kind = u8::from(matches!(node, Node::Text { .. } | Node::TextOwned { .. }));
+    let kind = u8::from(matches!(node, Node::Text { .. } | Node::Escaped { .. }));
     keyed_hash(key, kind, pointer, text.as_bytes())
 }
 

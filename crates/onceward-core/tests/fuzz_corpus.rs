@@ -1,8 +1,8 @@
 //! Runs every parser over a kept corpus and over deterministic mutations of it.
 //!
 //! Rule: no input panics, and what a parser accepts keeps its invariants. An input that ever found
-//! something stays in `corpus/`. `ONCEWARD_FUZZ_ROUNDS` sets the mutations per file for a longer
-//! run; each failure names the file and the mutation, which reproduce it.
+//! something stays in `corpus/`. `ONCEWARD_TEST_FUZZ_ROUNDS` sets the mutations per file for a
+//! longer run; each failure names the file and the mutation, which reproduce it.
 //!
 //! Not responsible for coverage-guided search: this needs no nightly compiler and runs everywhere.
 
@@ -109,8 +109,9 @@ fn mutate(seed: &[u8], others: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
 
 /// Runs `test` on each file of a folder and on mutations of it.
 fn run(folder: &str, test: fn(&[u8], &[u8])) {
-    let rounds = std::env::var("ONCEWARD_FUZZ_ROUNDS")
-        .map_or(DEFAULT_ROUNDS, |text| text.parse().expect("ONCEWARD_FUZZ_ROUNDS is a number"));
+    let rounds = std::env::var("ONCEWARD_TEST_FUZZ_ROUNDS").map_or(DEFAULT_ROUNDS, |text| {
+        text.parse().expect("ONCEWARD_TEST_FUZZ_ROUNDS is a number")
+    });
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(folder);
     let mut paths: Vec<_> = fs::read_dir(&folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))

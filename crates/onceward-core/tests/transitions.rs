@@ -1,5 +1,5 @@
 //! Every state × every question, as tables: the whole state machine on two pages.
-#![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on fails")]
 
 use onceward_core::audit::Trace;
 use onceward_core::batch::{Condition, Write};

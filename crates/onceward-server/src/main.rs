@@ -1,3 +1,75 @@
-//! The `onceward` binary.
+//! The `onceward` binary: operations on a store, and its bench.
+//!
+//! Parses the command line, runs one command and turns what came of it into an exit code: 0 fine,
+//! 1 failed, 2 wrong usage. Only this crate reads flags, files and environment; every decision and
+//! every commit is the engine's.
 
-fn main() {}
+mod bench;
+mod cli;
+mod commands;
+mod failure;
+mod open;
+mod output;
+mod times;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use cli::{Cli, Command};
+use failure::Failure;
+use output::Out;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return parse_ended(&error),
+    };
+    let out = Out::new(&cli.common);
+    match run(&cli, &out) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            out.failure(&failure);
+            failure.exit_code()
+        }
+    }
+}
+
+fn run(cli: &Cli, out: &Out) -> Result<(), Failure> {
+    match &cli.command {
+        // These need neither a store nor a runtime.
+        Command::Completions { shell } => commands::generate::completions(*shell, out),
+        Command::Man { out: folder } => commands::generate::man(folder.as_deref(), out),
+        command => {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()
+                .map_err(|error| Failure::failed("runtime", format!("can't start: {error}")))?;
+            runtime.block_on(commands::run(command, &cli.common, out))
+        }
+    }
+}
+
+/// Help and version are answers; everything else is wrong usage, as JSON if that was asked for.
+fn parse_ended(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Nothing is lost when nobody reads the help to its end.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        _ if cli::json_was_asked_for() => {
+            let text = error.render().to_string();
+            // Programs have no use for the pointer to the help that clap ends with.
+            let text = text.split("\n\nFor more information").next().unwrap_or(&text).trim();
+            let failure = Failure::usage("usage", text.strip_prefix("error: ").unwrap_or(text));
+            Out::json().failure(&failure);
+            failure.exit_code()
+        }
+        _ => {
+            let _ = error.print();
+            ExitCode::from(failure::EXIT_USAGE)
+        }
+    }
+}

@@ -1,9 +1,10 @@
 //! The model: three workers and two keys, every interleaving, the real decisions, to exhaustion.
 //!
-//! Each action runs the core through its drive against the oracle. Time is the number of leases that
-//! have passed, stamps are compared by their rank, and workers and keys are interchangeable, so that
-//! the space is finite. In the short form one disturbance (a crash, a lost answer or a renewal) strikes
-//! any worker at any point; with `ONCEWARD_MODEL=long` there are three, at most one of a kind each.
+//! Each action runs the core through its drive against the oracle. Time is the number of leases
+//! that have passed, stamps are compared by their rank, and workers and keys are interchangeable,
+//! so that the space is finite. In the short form one disturbance (a crash, a lost answer or a
+//! renewal) strikes any worker at any point; with `ONCEWARD_TEST_MODEL=long` there are three.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -685,7 +686,7 @@ fn keys() -> Vec<Key> {
 
 #[test]
 fn three_workers_and_two_keys_to_exhaustion() {
-    let long = std::env::var("ONCEWARD_MODEL").is_ok_and(|form| form == "long");
+    let long = std::env::var("ONCEWARD_TEST_MODEL").is_ok_and(|form| form == "long");
     let bounds = if long {
         Bounds { disturbances: 3, claims: 1, lapses: 2, sweeps: 1 }
     } else {

@@ -132,8 +132,7 @@ pub fn claim(request: &Claim, token: Token, facts: &Facts) -> Step<Granted, Verd
         Standing::Abandoned(record) => return mark_unknown(record, token),
         Standing::Free { condition, over, was_expired } => (condition, over, was_expired),
     };
-    let guard = guard_of(request, over, was_expired);
-    if let Some(Err(refusal)) = guard.map(|guard| judge(guard, facts)) {
+    if let Some(Err(refusal)) = request.guard.as_ref().map(|guard| judge(guard, facts)) {
         return Step::Answer(Verdict::Refused(refusal));
     }
     if let Some(spent) = over.filter(|over| over.state == State::Running && is_spent(over)) {
@@ -141,7 +140,6 @@ pub fn claim(request: &Claim, token: Token, facts: &Facts) -> Step<Granted, Verd
     }
     let mut record = blank(request, State::Running);
     let mut fence = FenceWrite::Grant;
-    record.guard = guard.cloned();
     record.attempt = 1;
     if let Some(over) = over
         && !was_expired
@@ -170,7 +168,9 @@ pub fn claim(request: &Claim, token: Token, facts: &Facts) -> Step<Granted, Verd
     if !planted(Bug::LookThenClaim) {
         batch.conditions.push(condition);
     }
-    batch.conditions.extend(guard.map(guard_condition));
+    if let Some(guard) = &request.guard {
+        batch.conditions.push(guard_condition(guard));
+    }
     batch.writes.push(Write::Put(Box::new(draft.clone())));
     if let Some(over) = over
         && over.state == State::Running
@@ -211,14 +211,13 @@ pub fn run_once(
         }
         Standing::Free { condition, over, was_expired } => (condition, over, was_expired),
     };
-    let guard = guard_of(request, over, was_expired);
     let draft = once_draft(request, completion, over, was_expired);
     let mut batch = Batch::new(token);
     batch.conditions.push(condition);
     let mut entry = Entry::about(&request.key, "done", &request.fingerprint, &request.trace);
-    entry.version_after = guard.map(|guard| guard.rule.moves_to());
+    entry.version_after = request.guard.as_ref().map(|guard| guard.rule.moves_to());
     batch.writes.push(Write::Put(Box::new(draft.clone())));
-    if let Err(refused) = add_guard(&mut batch, guard, facts) {
+    if let Err(refused) = add_guard(&mut batch, request.guard.as_ref(), facts) {
         return Step::Answer(refused);
     }
     batch.writes.push(Write::Audit(Box::new(entry)));
@@ -238,7 +237,6 @@ fn once_draft(
     was_expired: bool,
 ) -> Draft {
     let mut record = blank(request, State::Done);
-    record.guard = guard_of(request, over, was_expired).cloned();
     record.outcome = Some(completion.digest);
     record.terms.retain_ms = completion.retain_ms.unwrap_or(request.terms.retain_ms);
     record.attempt = match over {
@@ -258,17 +256,6 @@ fn once_draft(
         payload: payload_body(request.payload.as_ref(), over.is_some_and(|over| over.has_payload)),
         record,
     }
-}
-
-/// The order that a claim must keep: its own, or that of the job it is about. A job that was made in
-/// an order keeps it, whoever runs it; otherwise those after it would wait for ever.
-fn guard_of<'a>(
-    request: &'a Claim,
-    over: Option<&'a Record>,
-    was_expired: bool,
-) -> Option<&'a Guard> {
-    let job = over.filter(|over| !was_expired && over.key.kind() == Kind::Job);
-    request.guard.as_ref().or_else(|| job.and_then(|job| job.guard.as_ref()))
 }
 
 /// Adds a guard's condition and the move of its mark.
@@ -402,16 +389,21 @@ impl Claim {
     /// # Errors
     /// The first field that breaks its bound.
     pub fn validate(&self) -> Result<(), LimitError> {
+        if self.key.kind() == Kind::Job {
+            // A claim would drop the job's payload and its place in the order.
+            return Err(LimitError::new(
+                "kind",
+                "job",
+                "another kind: jobs are enqueued and taken",
+            ));
+        }
         self.terms.validate()?;
-        let texts = [
-            ("owner", &self.owner),
-            ("attempt_id", &self.attempt_id),
-            ("actor", &self.trace.actor),
-            ("request_id", &self.trace.request_id),
-            ("correlation_id", &self.trace.correlation_id),
-        ];
-        for (field, text) in texts {
+        self.trace.validate()?;
+        for (field, text) in [("owner", &self.owner), ("attempt_id", &self.attempt_id)] {
             check_part(field, text.as_deref().unwrap_or_default(), 0)?;
+        }
+        if let Some(guard) = &self.guard {
+            guard.rule.validate()?;
         }
         match &self.guard {
             Some(guard) if guard.subject.tenant_column() != self.key.tenant_column() => {

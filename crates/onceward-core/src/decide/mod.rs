@@ -1,7 +1,7 @@
 //! The decision: facts about a key + a request + now → one answer or one batch.
 //!
-//! Every function here is pure. It returns a [`Step`]: an answer, something it has to know first, or
-//! a batch to commit. After a refusal the engine adds what it learnt to the [`Facts`] and asks
+//! Every function here is pure. It returns a [`Step`]: an answer, something to know first, or a
+//! batch to commit. After a refusal the engine adds what it learnt to the [`Facts`] and asks
 //! again; nothing is decided anywhere else. A first claim assumes that nothing is there and lets
 //! the batch's conditions find out, so it costs no read.
 

@@ -86,15 +86,22 @@ pub fn resolve(
     };
     match resolution {
         Resolution::Rerun { force } => {
-            if let Some(guard) = record.guard.as_ref().filter(|_| !force) {
+            let mut out_of_order = false;
+            if let Some(guard) = &record.guard {
                 if facts.position(&guard.subject).is_none() {
                     return Step::Look(vec![Look::Mark(guard.subject.clone())]);
                 }
-                if let Err(refusal) = judge(guard, facts) {
-                    return Step::Answer(Resolved::Stale { current: refusal.current });
+                match judge(guard, facts) {
+                    Err(refusal) if !force => {
+                        return Step::Answer(Resolved::Stale { current: refusal.current });
+                    }
+                    // Only what was passed runs outside the order: others still have their turn,
+                    // and those behind them wait for it.
+                    Err(refusal) => out_of_order = refusal.why == Misfit::Stale,
+                    Ok(()) => {}
                 }
             }
-            push_rerun(&mut batch, record, *force);
+            push_rerun(&mut batch, record, out_of_order);
             batch.writes.push(by_hand("rerun"));
         }
         Resolution::Done { outcome } => {
@@ -160,13 +167,13 @@ fn passes<'a>(
     }
 }
 
-fn push_rerun(batch: &mut Batch, record: &Record, force: bool) {
+fn push_rerun(batch: &mut Batch, record: &Record, out_of_order: bool) {
     let mut again = record.clone();
     let job = record.key.kind() == Kind::Job;
     // The count starts anew. But an earlier attempt of a request may have had its effect, and a
     // release of a first attempt forgets the key: the next one counts as the second.
     again.attempt = u32::from(!job && !planted(Bug::RerunForgets));
-    if force {
+    if out_of_order {
         // Its turn has passed: it runs outside the order, once, because a person said so.
         again.guard = None;
     }

@@ -47,6 +47,19 @@ fn e02_volatile_fields_and_item_order_do_not_count() {
     );
 }
 
+/// Ignoring fields and ordering arrays are two things; each body here is otherwise canonical.
+#[test]
+fn e02_fields_are_ignored_in_ordered_arrays_too() {
+    check_canonical(
+        &policy(&["x"], Arrays::Ordered),
+        &[
+            (r#"{"x":2}"#, "{}"),
+            (r#"{"a":{"x":1},"b":[2,{"x":1},1]}"#, r#"{"a":{},"b":[2,{},1]}"#),
+            (r#"[{"w":1,"x":{"y":1},"z":2}]"#, r#"[{"w":1,"z":2}]"#),
+        ],
+    );
+}
+
 #[test]
 fn e02_unordered_arrays_are_multisets() {
     check_canonical(

@@ -53,6 +53,9 @@ fn a_leaf_hash_depends_on_key_pointer_kind_and_value() {
         hash(r#"{"a":2}"#, &KEY),
         hash(r#"{"a":"1"}"#, &KEY),
         hash(r#"{"b":1}"#, &KEY),
+        // Pointer and value run into each other, but for the pointer's length.
+        hash(r#"{"a":"bc"}"#, &KEY),
+        hash(r#"{"ab":"c"}"#, &KEY),
         hash(r#"{"a":[]}"#, &KEY),
         hash(r#"{"a":{}}"#, &KEY),
         hash(r#"{"a":"{}"}"#, &KEY),

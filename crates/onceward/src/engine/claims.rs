@@ -6,15 +6,16 @@ use futures_util::future::join_all;
 use onceward_core::audit::Trace;
 use onceward_core::batch::Applied;
 use onceward_core::decide::{
-    self, Claim, Completion, Facts, Finish, Granted, Look, Once, Permit, Resolution, Resolved,
-    Retry, Step, Verdict,
+    self, Claim, Completion, Effects, Facts, Finish, Granted, Look, Once, Permit, Resolution,
+    Resolved, Retry, Step, Verdict,
 };
 use onceward_core::drive::{Drive, End};
 use onceward_core::key::Key;
 use onceward_core::record::{Record, State};
 use onceward_core::stamp::Token;
+use tokio::sync::OwnedMutexGuard;
 
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, later};
 use crate::store::StoreError;
 
 /// The answer to [`Engine::run_once`].
@@ -55,7 +56,7 @@ impl Engine {
         claim: &Claim,
         wait: Duration,
     ) -> Result<Verdict, EngineError> {
-        let deadline = Instant::now() + wait;
+        let deadline = later(Instant::now(), wait);
         let first = self.claim(claim).await?;
         if wait.is_zero() || !matches!(first, Verdict::Busy { .. }) {
             return Ok(first);
@@ -108,7 +109,9 @@ impl Engine {
         granted: Granted,
         applied: Applied,
     ) -> Result<Verdict, EngineError> {
-        let found = self.look(key).await?;
+        // It was applied: not to know how it stands now is not to know, never "nothing was done".
+        let unknown = |error: EngineError| StoreError::Unknown(error.to_string());
+        let found = self.look(key).await.map_err(unknown)?;
         Ok(granted.recognised(applied, found.as_ref().map(|found| &found.stored.record)))
     }
 
@@ -128,7 +131,8 @@ impl Engine {
         completion: &Completion,
     ) -> Result<OnceVerdict, EngineError> {
         claim.validate()?;
-        completion.effects.validate(claim.key.tenant_column())?;
+        completion.validate(claim.key.tenant_column())?;
+        let _turns = self.turns_of(&completion.effects).await;
         let decide = |token, facts: &Facts| decide::run_once(claim, completion, token, facts);
         match self.drive(Some(&claim.key), Drive::default(), decide).await? {
             End::Answer(verdict) => Ok(OnceVerdict::Not(verdict)),
@@ -184,7 +188,8 @@ impl Engine {
         permit: &Permit,
         completion: &Completion,
     ) -> Result<Finish, EngineError> {
-        completion.effects.validate(permit.key().tenant_column())?;
+        completion.validate(permit.key().tenant_column())?;
+        let _turns = self.turns_of(&completion.effects).await;
         let decide = |token, facts: &Facts| decide::complete(permit, completion, token, facts);
         let finish = self.finish(permit, decide).await?;
         if matches!(finish, Finish::Refused(_)) {
@@ -263,11 +268,18 @@ impl Engine {
         resolution: &Resolution,
         by: &Trace,
     ) -> Result<Resolved, EngineError> {
+        by.validate()?;
         let decide = |token, facts: &Facts| decide::resolve(key, resolution, by, token, facts);
         match self.drive(Some(key), Drive::default(), decide).await? {
             End::Answer(resolved) | End::Committed { meaning: resolved, .. } => Ok(resolved),
             End::GaveUp => Err(EngineError::Contended("time after time")),
         }
+    }
+
+    /// Waits for the turn of every subject that these effects count up.
+    async fn turns_of(&self, effects: &Effects) -> Vec<OwnedMutexGuard<()>> {
+        let ordered = effects.jobs.iter().filter_map(|job| job.order.as_ref());
+        self.0.turns.wait(ordered.map(|order| &order.tail)).await
     }
 
     async fn finish(

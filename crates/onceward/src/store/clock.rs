@@ -1,8 +1,8 @@
 //! The clock of a store that has none of its own in a server: wall time at open, then monotonic.
 //!
 //! Setting the machine's clock while a store is open changes nothing. Suspension counts, because a
-//! lease must not outlive it. A store that keeps its last instant passes it as `floor`, so that time
-//! never runs back across restarts. Tests set a manual clock.
+//! lease must not outlive it. A store that keeps its last instant passes it as `floor`, so that
+//! time never runs back across restarts. Tests set a manual clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -125,6 +125,7 @@ pub enum Read {
 
 /// The answer to one read.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "nearly every fact is a record")]
 pub enum Fact {
     /// A record, or none.
     Record(Option<Found>),
@@ -261,6 +262,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// A cursor that no page of this store ended with.
+    pub(crate) fn bad_cursor() -> Self {
+        let bound = "one that a page of the same list ended with";
+        Self::Invalid(LimitError::new("cursor", "not readable", bound))
+    }
+
     /// A stable code.
     #[must_use]
     pub const fn code(&self) -> &'static str {

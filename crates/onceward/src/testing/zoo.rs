@@ -1,8 +1,8 @@
 //! The gate of the bug zoo: each planted bug must be caught within its budget.
 //!
 //! A test-suite is worth the bugs it catches. For each bug there is a hunter: schedules of the
-//! simulator, of one shape where the bug lives in one, or a small check where no schedule is needed.
-//! The budget bounds how many schedules the hunter may take.
+//! simulator, of one shape where the bug lives in one, or a small check where no schedule is
+//! needed. The budget bounds how many schedules the hunter may take.
 //!
 //! Planting is process-wide: hunts run one after the other, in a test binary of their own.
 

@@ -1,6 +1,6 @@
 //! Short hands that the engine's tests share.
 #![allow(dead_code, reason = "each test binary uses some of these")]
-#![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on fails")]
 
 use std::sync::Arc;
 

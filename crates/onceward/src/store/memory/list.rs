@@ -14,7 +14,8 @@ use onceward_core::stamp::At;
 use super::super::{AuditFilter, Cursor, Items, List, Page, StoreError};
 use super::MemoryState;
 
-pub(super) fn list(
+/// A page of what is listed, from a state and by a now.
+pub(crate) fn list(
     state: &MemoryState,
     now: At,
     what: &List,
@@ -23,7 +24,8 @@ pub(super) fn list(
 ) -> Result<Page, StoreError> {
     let (items, next) = match what {
         List::Records { tenant, scope, state: wanted } => {
-            let after = after.map(|cursor| Key::parse(&cursor.0)).transpose()?;
+            let after = after.map(|cursor| Key::parse(&cursor.0)).transpose();
+            let after = after.map_err(|_| StoreError::bad_cursor())?;
             let fits = |record: &&Record| {
                 tenant.as_ref().is_none_or(|tenant| record.key.tenant_column() == tenant)
                     && scope.as_ref().is_none_or(|scope| record.key.scope_column() == scope)
@@ -68,7 +70,7 @@ pub(super) fn list(
         }
         List::Audit(filter) => {
             let last = after.map_or(Ok(0), |cursor| cursor.0.parse::<u64>());
-            let last = last.map_err(|_| StoreError::NotApplied("unreadable cursor".into()))?;
+            let last = last.map_err(|_| StoreError::bad_cursor())?;
             let mut found =
                 state.audit().iter().filter(|entry| entry.id > last && fits(filter, entry));
             let items: Vec<_> = found.by_ref().take(limit).cloned().collect();
@@ -104,7 +106,7 @@ fn read_place(text: &str) -> Result<(u8, At, Key), StoreError> {
         let at = At(parts.next()?.parse().ok()?);
         Some((priority, at, Key::parse(parts.next()?).ok()?))
     })();
-    place.ok_or_else(|| StoreError::NotApplied("unreadable cursor".into()))
+    place.ok_or_else(StoreError::bad_cursor)
 }
 
 fn page_of<'a>(

@@ -3,7 +3,7 @@
 //! Keeps nothing across a restart and says so in its durability. Good for tests and for trying
 //! things out; everything that other stores do, it does by the book in [`MemoryState`].
 
-mod list;
+pub(crate) mod list;
 mod state;
 
 pub use state::{MemoryState, TOKEN_KEPT_MS};
@@ -126,8 +126,11 @@ impl Store for MemoryStore {
     }
 
     fn watch(&self, _keys: Vec<Key>) -> StoreFuture<'_, ()> {
+        // Registered here and not at the first poll: a change between the two must wake it.
+        let changed = self.changed.notified();
         Box::pin(async move {
-            self.changed.notified().await;
+            self.open()?;
+            changed.await;
             Ok(())
         })
     }
@@ -135,6 +138,8 @@ impl Store for MemoryStore {
     fn close(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             self.closed.store(true, Ordering::SeqCst);
+            // Nothing changes any more, so whoever still watches must not wait for it.
+            self.changed.notify_waiters();
             Ok(())
         })
     }

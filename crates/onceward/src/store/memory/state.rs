@@ -154,7 +154,7 @@ impl MemoryState {
                 }
             }
         }
-        (!failed.is_empty()).then(|| Answer::Refused(Refused { now, failed }))
+        if failed.is_empty() { None } else { Some(Answer::Refused(Refused { now, failed })) }
     }
 
     fn recognise(&self, batch: &Batch, now: At) -> Option<Applied> {

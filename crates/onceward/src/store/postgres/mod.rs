@@ -1,1 +1,154 @@
-//! The Postgres store.
+//! The Postgres store: one schema of one database, shared by any number of processes.
+//!
+//! Rule: every write goes through the same advisory locks (`apply.rs`), so processes need to know
+//! nothing of each other, and all instants are the server's. Work on a connection runs in a task
+//! of its own that owns it to the end: a caller that goes away leaves no open transaction behind.
+//! Sessions are set up once, so a pooler in between has to keep them (not one per transaction).
+//! Connections are plain TCP or sockets; TLS, row-level security and watching are not here yet.
+
+mod apply;
+mod failure;
+mod list;
+mod migrate;
+mod open;
+mod options;
+mod reader;
+mod rows;
+mod sql;
+mod writer;
+
+pub use options::PostgresOptions;
+
+use std::fmt;
+use std::sync::Arc;
+
+use onceward_core::batch::Batch;
+use onceward_core::key::Key;
+
+use super::{
+    Capabilities, Committed, Cursor, Durability, List, Loaded, Page, Read, Store, StoreError,
+    StoreFuture,
+};
+use open::{Pool, Role, Target};
+
+/// Groups that are worth having under way at once, and connections that commit.
+const LANES: u32 = 2;
+/// Most batches in one group.
+const GROUP_MAX: usize = 64;
+const NAME: &str = "postgres";
+
+/// A store in a Postgres database.
+pub struct PostgresStore {
+    schema: Arc<str>,
+    durability: Durability,
+    writers: Arc<Pool>,
+    readers: Arc<Pool>,
+}
+
+impl PostgresStore {
+    /// Connects to a database whose schema is up to date.
+    ///
+    /// # Errors
+    /// [`StoreError::Open`] when the schema is missing, older or newer, or the server refuses us;
+    /// [`StoreError::NotApplied`] when it can't be reached; [`StoreError::Invalid`] for an option.
+    pub async fn connect(url: &str, options: PostgresOptions) -> Result<Self, StoreError> {
+        let target = Target::new(url, options)?;
+        let schema: Arc<str> = target.options.schema.as_str().into();
+        let readers = u32::try_from(target.options.readers).unwrap_or(u32::MAX);
+        let readers = Arc::new(Pool::new(target.clone(), Role::Reader, readers));
+        let writers = Arc::new(Pool::new(target, Role::Writer, LANES));
+        let durability = writers.warm().await?;
+        readers.warm().await?;
+        Ok(Self { schema, durability, writers, readers })
+    }
+
+    /// Makes the schema or brings it up to date. Safe to run at any time, by many at once.
+    ///
+    /// Returns how many migrations were applied.
+    ///
+    /// # Errors
+    /// As [`PostgresStore::connect`]; nothing is changed then.
+    pub async fn migrate(url: &str, options: PostgresOptions) -> Result<usize, StoreError> {
+        migrate::migrate(&Target::new(url, options)?).await
+    }
+
+    /// The version of the schema that this program makes and knows.
+    #[must_use]
+    pub const fn schema_version() -> usize {
+        migrate::VERSION
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore").field("schema", &self.schema).finish_non_exhaustive()
+    }
+}
+
+impl Store for PostgresStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: NAME,
+            clock: true,
+            group_max: GROUP_MAX,
+            lanes: LANES as usize,
+            watch: false,
+            lists_are_current: true,
+            durability: self.durability.clone(),
+        }
+    }
+
+    fn load(&self, reads: Vec<Read>) -> StoreFuture<'_, Loaded> {
+        let readers = self.readers.clone();
+        owned(StoreError::NotApplied, async move {
+            let lease = readers.lease().await?;
+            reader::load(lease, &reads).await
+        })
+    }
+
+    fn commit(&self, group: Vec<Arc<Batch>>) -> StoreFuture<'_, Committed> {
+        let (writers, schema) = (self.writers.clone(), self.schema.clone());
+        owned(StoreError::Unknown, async move {
+            for batch in &group {
+                batch.validate()?;
+                rows::check(batch)?;
+            }
+            let lease = writers.lease().await?;
+            apply::commit(lease, &schema, &group).await
+        })
+    }
+
+    fn list(&self, what: List, after: Option<Cursor>, limit: usize) -> StoreFuture<'_, Page> {
+        let readers = self.readers.clone();
+        owned(StoreError::NotApplied, async move {
+            let lease = readers.lease().await?;
+            list::list(lease, &what, after.as_ref(), limit).await
+        })
+    }
+
+    fn watch(&self, _keys: Vec<Key>) -> StoreFuture<'_, ()> {
+        Box::pin(async { Err(StoreError::Unsupported { store: NAME, what: "watch" }) })
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            self.writers.close().await;
+            self.readers.close().await;
+            Ok(())
+        })
+    }
+}
+
+/// Runs work in a task of its own, which goes on when the caller's future is dropped. `stopped`
+/// says what it means when the task itself is lost: the runtime shut down, or it panicked.
+fn owned<T: Send + 'static>(
+    stopped: fn(String) -> StoreError,
+    work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> StoreFuture<'static, T> {
+    Box::pin(async move {
+        match tokio::spawn(work).await {
+            Ok(result) => result,
+            Err(error) => Err(stopped(format!("the store's task ended early: {error}"))),
+        }
+    })
+}

@@ -1,1 +1,374 @@
-//! The embedded store.
+//! The embedded store: one SQLite file, one writer thread, a few reader threads.
+//!
+//! What was answered survives a power loss: each answer waits until the write-ahead log is on the
+//! disk (`sync.rs`). The file is locked against a second server, because stamps, instants and the
+//! engine's waiters live in one process. Everything that it answers, it answers as the memory store
+//! does.
+
+mod apply;
+mod checkpoint;
+mod failure;
+mod list;
+mod migrate;
+mod open;
+mod reader;
+mod rows;
+mod sql;
+mod sync;
+mod writer;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use onceward_core::batch::Batch;
+use onceward_core::key::Key;
+use onceward_core::stamp::At;
+use rusqlite::Connection;
+use tokio::sync::{mpsc, oneshot};
+
+use super::clock::StoreClock;
+use super::{
+    Capabilities, Committed, Cursor, Durability, List, Loaded, Page, Read, Store, StoreError,
+    StoreFuture,
+};
+
+/// What survives a power loss, as asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SqliteDurability {
+    /// Everything that was answered: each commit is synced.
+    #[default]
+    Full,
+    /// The log is synced only now and then: a power loss may take back the last commits, a crash of
+    /// the process none. Shown as `weak (wal-normal)`.
+    WalNormal,
+}
+
+/// How to open a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SqliteOptions {
+    /// What survives a power loss. Default: full.
+    pub durability: SqliteDurability,
+    /// Threads that read, each with a connection of its own; at least one. Default: 2.
+    pub readers: usize,
+    /// Whether the file is locked against a second server. Without the lock a tool can write beside
+    /// a server: stamps and instants stay in order, but nobody tells the server's waiters.
+    /// Default: true.
+    pub exclusive: bool,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self { durability: SqliteDurability::Full, readers: 2, exclusive: true }
+    }
+}
+
+/// A store in one file.
+#[derive(Debug)]
+pub struct SqliteStore {
+    path: PathBuf,
+    durability: Durability,
+    shared: Arc<Shared>,
+    queue: Arc<reader::Queue>,
+    log: Arc<checkpoint::Log>,
+    /// None when the store was opened to look at it.
+    writer: Option<Sender<writer::Message>>,
+    running: Mutex<Running>,
+}
+
+/// What has to end when the store is closed.
+#[derive(Debug, Default)]
+struct Running {
+    threads: Vec<JoinHandle<()>>,
+    /// Ends once every thread has.
+    ended: Option<mpsc::Receiver<()>>,
+    lock: Option<File>,
+}
+
+/// What the threads share.
+#[derive(Debug)]
+struct Shared {
+    clock: StoreClock,
+    /// The last instant that was written.
+    floor: AtomicU64,
+    closed: AtomicBool,
+    sync: sync::Sync,
+}
+
+impl Shared {
+    /// The store's now: never below the last one that was written.
+    fn now(&self) -> At {
+        self.clock.now().max(At(self.floor.load(Ordering::Acquire)))
+    }
+
+    fn saw(&self, now: At) {
+        self.floor.fetch_max(now.0, Ordering::AcqRel);
+    }
+}
+
+impl SqliteStore {
+    /// Opens or makes a store on the machine's clock.
+    ///
+    /// # Errors
+    /// [`StoreError::Open`], which says what is wrong and what to do.
+    pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
+        Self::open_for_writing(path.as_ref(), options, StoreClock::machine)
+    }
+
+    /// As [`SqliteStore::open`], on a clock that a test moves.
+    ///
+    /// # Errors
+    /// As [`SqliteStore::open`].
+    pub fn open_with_clock(
+        path: impl AsRef<Path>,
+        options: SqliteOptions,
+        clock: StoreClock,
+    ) -> Result<Self, StoreError> {
+        Self::open_for_writing(path.as_ref(), options, |_| clock)
+    }
+
+    /// Opens a store to look at it while a server holds it: no lock, no writes.
+    ///
+    /// # Errors
+    /// [`StoreError::Open`], which says what is wrong and what to do.
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let path = path.as_ref();
+        let first = open::look(path)?;
+        let floor = last_now(&first, path)?;
+        let mut store = Self::new(path, Durability::Full, StoreClock::machine(floor), floor, 1);
+        let (ended, end) = mpsc::channel(1);
+        store.shared.sync.hold_nothing();
+        store.spawn_reader(first, 0, ended)?;
+        store.running().ended = Some(end);
+        Ok(store)
+    }
+
+    /// The version of the schema that this program makes and knows.
+    #[must_use]
+    pub const fn schema_version() -> usize {
+        migrate::VERSION
+    }
+
+    fn open_for_writing(
+        path: &Path,
+        options: SqliteOptions,
+        clock: impl FnOnce(At) -> StoreClock,
+    ) -> Result<Self, StoreError> {
+        open::check_place(path)?;
+        let lock = options.exclusive.then(|| open::lock(path)).transpose()?;
+        let mut connection = open::prepare(path)?;
+        let floor = last_now(&connection, path)?;
+        let readers = options.readers.max(1);
+        let durability = match options.durability {
+            SqliteDurability::Full => Durability::Full,
+            SqliteDurability::WalNormal => Durability::Weak("wal-normal"),
+        };
+        let mut store = Self::new(path, durability, clock(floor), floor, readers);
+        let (ended, end) = mpsc::channel(1);
+        for number in 0..readers {
+            store.spawn_reader(open::reader(path)?, number, ended.clone())?;
+        }
+        let log = store.log.clone();
+        log.count_pages(&mut connection).map_err(|error| open::refused(path, &error))?;
+        let copier = (log.clone(), open::copier(path)?);
+        store.spawn("onceward-sqlite-checkpoint".into(), ended.clone(), move || {
+            copier.0.run(&copier.1);
+        })?;
+        let (sender, inbox) = channel();
+        let shared = store.shared.clone();
+        let writer = writer::Writer::new(path.to_path_buf(), shared.clone(), log, inbox);
+        shared.sync.join();
+        store.spawn("onceward-sqlite-writer".into(), ended.clone(), move || {
+            writer.run(connection);
+            shared.sync.leave();
+        })?;
+        match store.durability {
+            Durability::Full => store.spawn_sync(open::log(path)?, ended)?,
+            Durability::Weak(_) | Durability::None => store.shared.sync.hold_nothing(),
+        }
+        store.writer = Some(sender);
+        let mut running = store.running();
+        running.lock = lock;
+        running.ended = Some(end);
+        drop(running);
+        Ok(store)
+    }
+
+    fn new(
+        path: &Path,
+        durability: Durability,
+        clock: StoreClock,
+        floor: At,
+        readers: usize,
+    ) -> Self {
+        let shared = Shared {
+            clock,
+            floor: AtomicU64::new(floor.0),
+            closed: AtomicBool::new(false),
+            sync: sync::Sync::default(),
+        };
+        Self {
+            path: path.to_path_buf(),
+            durability,
+            shared: Arc::new(shared),
+            queue: Arc::new(reader::Queue::new(readers)),
+            log: Arc::default(),
+            writer: None,
+            running: Mutex::default(),
+        }
+    }
+
+    fn spawn_reader(
+        &mut self,
+        connection: Connection,
+        number: usize,
+        ended: mpsc::Sender<()>,
+    ) -> Result<(), StoreError> {
+        let (shared, queue) = (self.shared.clone(), self.queue.clone());
+        let name = format!("onceward-sqlite-reader-{number}");
+        shared.sync.join();
+        self.spawn(name, ended, move || {
+            reader::run(&connection, &shared, &queue);
+            shared.sync.leave();
+        })
+    }
+
+    fn spawn_sync(&mut self, log: File, ended: mpsc::Sender<()>) -> Result<(), StoreError> {
+        let shared = self.shared.clone();
+        self.spawn("onceward-sqlite-sync".into(), ended, move || shared.sync.run(&log))
+    }
+
+    fn spawn(
+        &mut self,
+        name: String,
+        ended: mpsc::Sender<()>,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<(), StoreError> {
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            body();
+            // Dropped last of all, so that whoever waits for it finds every file closed.
+            drop(ended);
+        });
+        let thread = thread.map_err(|error| {
+            StoreError::Open(format!("a thread of the store can't be started: {error}"))
+        })?;
+        self.running().threads.push(thread);
+        Ok(())
+    }
+
+    fn running(&self) -> std::sync::MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells every thread to finish what it has and to end.
+    fn stop(&self) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        if let Some(writer) = &self.writer {
+            // A writer that is gone has nothing left to finish.
+            let _ = writer.send(writer::Message::Stop);
+        }
+        self.queue.close();
+        self.log.stop();
+    }
+
+    fn closed(&self) -> StoreError {
+        StoreError::NotApplied(format!("the store {} is closed", self.path.display()))
+    }
+
+    fn check_open(&self) -> Result<(), StoreError> {
+        if self.shared.closed.load(Ordering::SeqCst) { Err(self.closed()) } else { Ok(()) }
+    }
+}
+
+/// The last instant that was written to a database.
+fn last_now(connection: &Connection, path: &Path) -> Result<At, StoreError> {
+    connection
+        .query_row(sql::READ_META, [], |row| rows::number(row, 1))
+        .map(At)
+        .map_err(|error| open::refused(path, &error))
+}
+
+impl Store for SqliteStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "sqlite",
+            clock: true,
+            group_max: writer::GROUP_MAX,
+            lanes: 2,
+            watch: false,
+            lists_are_current: true,
+            durability: self.durability.clone(),
+        }
+    }
+
+    fn load(&self, reads: Vec<Read>) -> StoreFuture<'_, Loaded> {
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            if !self.queue.push(reader::Call::Load { reads, reply }) {
+                return Err(self.closed());
+            }
+            answer.await.unwrap_or_else(|_| Err(self.closed()))
+        })
+    }
+
+    fn commit(&self, group: Vec<Arc<Batch>>) -> StoreFuture<'_, Committed> {
+        Box::pin(async move {
+            self.check_open()?;
+            let what = "writing through a store that was opened read-only";
+            let unsupported = StoreError::Unsupported { store: "sqlite", what };
+            let writer = self.writer.as_ref().ok_or(unsupported)?;
+            for batch in &group {
+                batch.validate()?;
+            }
+            let (reply, answer) = oneshot::channel();
+            let call = writer::Message::Commit(writer::Call { group, reply });
+            writer.send(call).map_err(|_| self.closed())?;
+            // The writer answers every call that it takes; one without an answer was cut short.
+            let lost = || StoreError::Unknown("the writer ended before it answered".into());
+            answer.await.unwrap_or_else(|_| Err(lost()))
+        })
+    }
+
+    fn list(&self, what: List, after: Option<Cursor>, limit: usize) -> StoreFuture<'_, Page> {
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            let ask = reader::Ask { what, after, limit };
+            if !self.queue.push(reader::Call::List { ask, reply }) {
+                return Err(self.closed());
+            }
+            answer.await.unwrap_or_else(|_| Err(self.closed()))
+        })
+    }
+
+    fn watch(&self, _keys: Vec<Key>) -> StoreFuture<'_, ()> {
+        Box::pin(async {
+            Err(StoreError::Unsupported { store: "sqlite", what: "watching for changes" })
+        })
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            self.stop();
+            let ended = self.running().ended.take();
+            if let Some(mut ended) = ended {
+                // Nothing is ever sent: this resolves when the last thread has ended.
+                let _ = ended.recv().await;
+            }
+            self.running().lock = None;
+            Ok(())
+        })
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.stop();
+        for thread in self.running().threads.drain(..) {
+            // A thread that panicked has ended too.
+            let _ = thread.join();
+        }
+    }
+}

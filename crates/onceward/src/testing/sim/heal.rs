@@ -1,7 +1,7 @@
 //! The end of a schedule: the faults stop, and every key must come to rest (i10, i22).
 //!
-//! All workers are gone, what was under way arrives or does not, and one healthy worker does what is
-//! left. A key that it can neither finish nor find final within a few leases is stuck.
+//! All workers are gone, what was under way arrives or does not, and one healthy worker does what
+//! is left. A key that it can neither finish nor find final within a few leases is stuck.
 
 use onceward_core::decide::{Finish, Resolution, Verdict};
 use onceward_core::guard::Rule;

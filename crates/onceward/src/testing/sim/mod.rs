@@ -2,7 +2,8 @@
 //!
 //! Workers are small state machines that use the real decisions through the real drive, against the
 //! oracle and through a simulated network that delays, reorders, repeats and loses messages. After
-//! the faults stop, every key must come to rest. The auditor checks every commit, effect and answer.
+//! the faults stop, every key must come to rest. The auditor checks every commit, effect and
+//! answer.
 //!
 //! The same seed gives the same schedule, step by step (i23). Nothing here reads a clock.
 

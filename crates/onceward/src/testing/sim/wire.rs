@@ -1,9 +1,9 @@
 //! The simulated network and the store's side of it.
 //!
 //! Messages under way are kept in a bag: whichever is drawn next arrives next, so every reordering
-//! can happen. A request may be dropped, arrive twice, or arrive after its sender gave up; an answer
-//! may be lost or come late. Groups are formed by the scheduler's rule: no two batches of a group
-//! touch the same row.
+//! can happen. A request may be dropped, arrive twice, or arrive after its sender gave up; an
+//! answer may be lost or come late. Groups are formed by the scheduler's rule: no two batches of a
+//! group touch the same row.
 
 use std::sync::Arc;
 

@@ -1,0 +1,298 @@
+//! The command line, as clap reads it. Help, completions and man pages come from these definitions.
+//!
+//! Every flag has a variable `ONCEWARD_…` and says its default. Nothing here opens or decides
+//! anything; values that clap can't check are checked by the command that uses them.
+
+use std::path::PathBuf;
+
+use clap::builder::FalseyValueParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use onceward_core::key::Key;
+use onceward_core::record::State;
+
+use crate::times::Moment;
+
+/// Items of one page when `--limit` is not given.
+pub(crate) const LIMIT_DEFAULT: u16 = 100;
+/// Items of one page at most.
+pub(crate) const LIMIT_MAX: u16 = 1_000;
+
+/// Every effect once, always forward: look at a store, decide by hand, sweep, measure.
+#[derive(Debug, Parser)]
+#[command(name = "onceward", version, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    /// What every command takes.
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Common {
+    /// The store: `sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`.
+    #[arg(long, global = true, value_name = "URL", env = "ONCEWARD_STORE", hide_env_values = true)]
+    #[arg(default_value = "sqlite:onceward.db", help_heading = "Common options")]
+    pub(crate) store: String,
+
+    /// Prints JSON for programs instead of tables for people. Default: off.
+    #[arg(long, global = true, env = "ONCEWARD_JSON", value_parser = FalseyValueParser::new())]
+    #[arg(help_heading = "Common options")]
+    pub(crate) json: bool,
+
+    /// When to use colour; `auto` means on a terminal, unless `NO_COLOR` is set.
+    #[arg(long, global = true, value_name = "WHEN", env = "ONCEWARD_COLOR")]
+    #[arg(default_value = "auto", help_heading = "Common options")]
+    pub(crate) color: Color,
+}
+
+/// When to use colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless `NO_COLOR` is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Lists, shows, resolves and erases records.
+    #[command(subcommand, arg_required_else_help = true)]
+    Keys(Keys),
+    /// Searches the audit entries.
+    #[command(subcommand, arg_required_else_help = true)]
+    Audit(Audit),
+    /// Drops outcomes past their retention and keys past their remembrance.
+    Sweep,
+    /// Makes the store's tables, or brings them to the version of this program.
+    Migrate,
+    /// Measures, beside baselines measured in the same run.
+    #[command(subcommand, arg_required_else_help = true)]
+    Bench(Bench),
+    /// Prints the completions of a shell.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Prints the man page, or writes the page of every command into a folder.
+    Man {
+        /// The folder; it is made if need be. Default: print the main page.
+        #[arg(long, value_name = "DIR", env = "ONCEWARD_OUT")]
+        out: Option<PathBuf>,
+    },
+}
+
+/// Records.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Keys {
+    /// Lists records in the order of their keys.
+    List(KeysList),
+    /// Shows everything that is known of one key.
+    Show {
+        /// The key: `tenant:kind:scope:id`, with `%3A` for a colon inside a part.
+        #[arg(value_parser = key)]
+        key: Key,
+    },
+    /// Decides by hand about a record that nobody may run: unknown, dead, failed or abandoned.
+    Resolve(KeysResolve),
+    /// Forgets a key with its outcome and payload. The audit keeps a note, without the key.
+    Erase {
+        /// The key: `tenant:kind:scope:id`, with `%3A` for a colon inside a part.
+        #[arg(value_parser = key)]
+        key: Key,
+        /// Does not ask. Default: ask on a terminal, refuse elsewhere.
+        #[arg(long, env = "ONCEWARD_YES", value_parser = FalseyValueParser::new())]
+        yes: bool,
+        #[command(flatten)]
+        actor: Actor,
+    },
+}
+
+/// Which records to list.
+#[derive(Debug, Args)]
+pub(crate) struct KeysList {
+    /// Only this tenant's. Default: all.
+    #[arg(long, value_name = "TENANT", env = "ONCEWARD_TENANT")]
+    pub(crate) tenant: Option<String>,
+    /// Only of this scope: endpoint, queue, handler. Default: all.
+    #[arg(long, value_name = "SCOPE", env = "ONCEWARD_SCOPE")]
+    pub(crate) scope: Option<String>,
+    /// Only in this state by the store's clock. Default: all.
+    #[arg(long, value_name = "STATE", env = "ONCEWARD_STATE", value_parser = state)]
+    pub(crate) state: Option<State>,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+}
+
+/// Which page of a list.
+#[derive(Debug, Args)]
+pub(crate) struct PageArgs {
+    /// How many at most, up to 1,000.
+    #[arg(long, value_name = "N", env = "ONCEWARD_LIMIT", default_value_t = LIMIT_DEFAULT)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(LIMIT_MAX)))]
+    pub(crate) limit: u16,
+    /// Goes on after a page: the cursor that it ended with. Default: from the start.
+    #[arg(long, value_name = "CURSOR", env = "ONCEWARD_AFTER")]
+    pub(crate) after: Option<String>,
+}
+
+/// A decision by hand.
+#[derive(Debug, Args)]
+pub(crate) struct KeysResolve {
+    /// The key: `tenant:kind:scope:id`, with `%3A` for a colon inside a part.
+    #[arg(value_parser = key)]
+    pub(crate) key: Key,
+    /// What becomes of it: run again, it happened, or it never will.
+    #[arg(long = "as", value_name = "WHAT", env = "ONCEWARD_AS")]
+    pub(crate) what: ResolveAs,
+    /// With `--as done`: the outcome to replay, as text or from `@FILE`. Default: empty.
+    #[arg(long, value_name = "TEXT|@FILE", env = "ONCEWARD_OUTCOME")]
+    pub(crate) outcome: Option<String>,
+    /// With `--as dead`: why. Default: "resolved by hand".
+    #[arg(long, value_name = "TEXT", env = "ONCEWARD_REASON")]
+    pub(crate) reason: Option<String>,
+    /// With `--as rerun`: also when its subject has moved past it. Default: off.
+    #[arg(long, env = "ONCEWARD_FORCE", value_parser = FalseyValueParser::new())]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) actor: Actor,
+}
+
+/// Who decides by hand.
+#[derive(Debug, Args)]
+pub(crate) struct Actor {
+    /// Who does it, for the audit. Default: the user who runs the command.
+    #[arg(long, value_name = "NAME", env = "ONCEWARD_ACTOR")]
+    pub(crate) actor: Option<String>,
+}
+
+/// What becomes of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ResolveAs {
+    /// Run again: a job becomes pending, a request may be retried.
+    Rerun,
+    /// It happened: the outcome is replayed from now on.
+    Done,
+    /// It will never run.
+    Dead,
+}
+
+/// The audit.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Audit {
+    /// Lists audit entries in the order of their numbers.
+    List(AuditList),
+}
+
+/// Which audit entries to list. Times are half-open: not before `--from`, before `--to`.
+#[derive(Debug, Args)]
+pub(crate) struct AuditList {
+    /// Only this tenant's. Default: all.
+    #[arg(long, value_name = "TENANT", env = "ONCEWARD_TENANT")]
+    pub(crate) tenant: Option<String>,
+    /// Only about this subject: endpoint, queue, aggregate. Default: all.
+    #[arg(long, value_name = "SUBJECT", env = "ONCEWARD_SUBJECT")]
+    pub(crate) subject: Option<String>,
+    /// Only about this key: `tenant:kind:scope:id`. Default: all.
+    #[arg(long, value_name = "KEY", env = "ONCEWARD_KEY", value_parser = key)]
+    pub(crate) key: Option<Key>,
+    /// Only this action, such as `request.done`. Default: all.
+    #[arg(long, value_name = "ACTION", env = "ONCEWARD_ACTION")]
+    pub(crate) action: Option<String>,
+    /// Not before: an instant (`2026-11-15T08:00:00Z`), a day, or a while ago (`3h`). Default: all.
+    #[arg(long, value_name = "WHEN", env = "ONCEWARD_FROM")]
+    pub(crate) from: Option<Moment>,
+    /// Before: as `--from`. Default: all.
+    #[arg(long, value_name = "WHEN", env = "ONCEWARD_TO")]
+    pub(crate) to: Option<Moment>,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+}
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Claims, completions and replays on a store, beside what the file system and SQLite can do.
+    Store(BenchStore),
+}
+
+/// How to measure a store. SQLite is measured in a temporary folder beside the `--store` path,
+/// which itself is not touched; Postgres under a tenant of its own, erased at the end.
+#[derive(Debug, Args)]
+pub(crate) struct BenchStore {
+    /// How long each part is measured, in seconds.
+    #[arg(long, value_name = "N", env = "ONCEWARD_SECONDS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub(crate) seconds: u32,
+    /// Concurrent callers.
+    #[arg(long, value_name = "N", env = "ONCEWARD_CALLERS", default_value_t = 64)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    pub(crate) callers: u32,
+    /// Live records that the store holds before the pairs are measured, one figure each.
+    #[arg(long, value_name = "N,…", env = "ONCEWARD_RECORDS", value_delimiter = ',')]
+    #[arg(default_value = "1000,1000000")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub(crate) records: Vec<u64>,
+    /// Adds 10,000,000 to `--records`: takes tens of gigabytes and many minutes. Default: off.
+    #[arg(long, env = "ONCEWARD_BIG", value_parser = FalseyValueParser::new())]
+    pub(crate) big: bool,
+}
+
+/// Whether `--json` was asked for on a command line that could not be parsed.
+pub(crate) fn json_was_asked_for() -> bool {
+    let flag = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    let off = ["", "0", "false", "f", "n", "no", "off"];
+    let variable = std::env::var("ONCEWARD_JSON").unwrap_or_default();
+    flag || !off.contains(&variable.to_lowercase().as_str())
+}
+
+fn key(text: &str) -> Result<Key, String> {
+    Key::parse(text).map_err(|error| error.to_string())
+}
+
+fn state(text: &str) -> Result<State, String> {
+    let words = || State::ALL.map(State::as_str).join(", ");
+    State::parse(text).ok_or_else(|| format!("a state is one of {}", words()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn every_argument(command: &clap::Command, check: &mut impl FnMut(&str, &clap::Arg)) {
+        for argument in command.get_arguments() {
+            check(command.get_name(), argument);
+        }
+        for below in command.get_subcommands() {
+            every_argument(below, check);
+        }
+    }
+
+    #[test]
+    fn the_definitions_hold_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_has_its_variable_and_says_its_default() {
+        every_argument(&Cli::command(), &mut |command, argument| {
+            let Some(long) = argument.get_long() else { return };
+            if long == "help" || long == "version" {
+                return;
+            }
+            let variable = format!("ONCEWARD_{}", long.to_uppercase().replace('-', "_"));
+            let found = argument.get_env().and_then(|name| name.to_str());
+            assert_eq!(found, Some(variable.as_str()), "{command} --{long}");
+            let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+            let said = help.contains("Default: ") || !argument.get_default_values().is_empty();
+            assert!(said || argument.is_required_set(), "{command} --{long}: {help}");
+        });
+    }
+}

@@ -1,0 +1,72 @@
+//! The commands, one file each. A command opens the store, asks it or the engine, prints, and
+//! closes what it opened, also when it failed.
+
+mod audit;
+pub(crate) mod generate;
+mod keys;
+mod migrate;
+mod sweep;
+
+use std::sync::Arc;
+
+use onceward::engine::Engine;
+use onceward::store::Store;
+use onceward_core::Text;
+use onceward_core::audit::Trace;
+
+use crate::bench;
+use crate::cli::{Actor, Audit, Bench, Command, Common, Keys};
+use crate::failure::Failure;
+use crate::open::{Access, StoreUrl};
+use crate::output::Out;
+
+/// Runs a command that needs a runtime.
+pub(crate) async fn run(command: &Command, common: &Common, out: &Out) -> Result<(), Failure> {
+    let url = StoreUrl::parse(&common.store)?;
+    match command {
+        Command::Keys(Keys::List(args)) => keys::list(&url, args, out).await,
+        Command::Keys(Keys::Show { key }) => keys::show(&url, key, out).await,
+        Command::Keys(Keys::Resolve(args)) => keys::resolve(&url, args, out).await,
+        Command::Keys(Keys::Erase { key, yes, actor }) => {
+            keys::erase(&url, key, *yes, actor, out).await
+        }
+        Command::Audit(Audit::List(args)) => audit::list(&url, args, out).await,
+        Command::Sweep => sweep::sweep(&url, out).await,
+        Command::Migrate => migrate::migrate(&url, out).await,
+        Command::Bench(Bench::Store(args)) => bench::store(&url, args, out).await,
+        Command::Completions { shell } => generate::completions(*shell, out),
+        Command::Man { out: folder } => generate::man(folder.as_deref(), out),
+    }
+}
+
+/// Opens the store to look at it, and lets go of it whatever came of the look.
+async fn reading<T, F>(url: &StoreUrl, look: impl FnOnce(Arc<dyn Store>) -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    let store = url.open(Access::Read).await?;
+    let result = look(store.clone()).await;
+    let closed = store.close().await.map_err(|error| url.failure(&error));
+    let value = result?;
+    closed.map(|()| value)
+}
+
+/// Opens the store with an engine on it, and closes both whatever came of the work.
+async fn writing<T, F>(url: &StoreUrl, work: impl FnOnce(Engine) -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    let engine = Engine::new(url.open(Access::Write).await?);
+    let result = work(engine.clone()).await;
+    let closed = engine.close().await;
+    let value = result?;
+    closed?;
+    Ok(value)
+}
+
+/// Who decides by hand, for the audit.
+fn by_hand(actor: &Actor) -> Trace {
+    let user = || std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok();
+    let name = actor.actor.clone().or_else(user).unwrap_or_else(|| "command line".into());
+    Trace { actor: Some(Text::from(name)), ..Trace::default() }
+}

@@ -1,0 +1,174 @@
+//! From a store's URL to an open store, with errors that say what to do.
+//!
+//! Reading opens SQLite read-only, so that it works while a server holds the file. Only `migrate`
+//! makes a file: a mistyped path is an error, never a new empty store. A URL's password is never
+//! shown.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[cfg(feature = "postgres")]
+use onceward::store::postgres::{PostgresOptions, PostgresStore};
+use onceward::store::sqlite::{SqliteOptions, SqliteStore};
+use onceward::store::{Store, StoreError};
+
+use crate::failure::Failure;
+
+/// What this build can open, for messages.
+#[cfg(feature = "postgres")]
+const SUPPORTED: &str = "sqlite:PATH, memory: and postgres://USER@HOST/DATABASE";
+#[cfg(not(feature = "postgres"))]
+const SUPPORTED: &str = "sqlite:PATH and memory:";
+
+/// What a command wants to do with the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Look.
+    Read,
+    /// Change what is there.
+    Write,
+}
+
+/// Where a store is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StoreUrl {
+    /// A SQLite file.
+    Sqlite(PathBuf),
+    /// In memory, for as long as the process runs.
+    Memory,
+    /// A Postgres database.
+    #[cfg(feature = "postgres")]
+    Postgres(String),
+}
+
+impl StoreUrl {
+    /// Reads a URL.
+    pub(crate) fn parse(url: &str) -> Result<Self, Failure> {
+        if let Some(path) = url.strip_prefix("sqlite:") {
+            if path.is_empty() || path.starts_with("//") {
+                let message = "--store sqlite: needs a path, as in sqlite:onceward.db or \
+                               sqlite:/var/lib/onceward.db, without slashes for a host";
+                return Err(Failure::usage("store.url", message));
+            }
+            return Ok(Self::Sqlite(path.into()));
+        }
+        if url == "memory:" {
+            return Ok(Self::Memory);
+        }
+        #[cfg(feature = "postgres")]
+        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            return Ok(Self::Postgres(url.into()));
+        }
+        // Only the scheme is repeated: the rest may hold a password.
+        let scheme = url.split_once(':').map_or("without a scheme", |(scheme, _)| scheme);
+        let message =
+            format!("--store {scheme}: this build does not know it; it supports {SUPPORTED}");
+        Err(Failure::usage("store.url", message))
+    }
+
+    /// The URL as it may be shown.
+    pub(crate) fn shown(&self) -> String {
+        match self {
+            Self::Sqlite(path) => format!("sqlite:{}", path.display()),
+            Self::Memory => "memory:".into(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(url) => without_password(url),
+        }
+    }
+
+    /// Opens what is there.
+    pub(crate) async fn open(&self, access: Access) -> Result<Arc<dyn Store>, Failure> {
+        match self {
+            Self::Memory => Ok(Arc::new(onceward::store::memory::MemoryStore::new())),
+            Self::Sqlite(path) => {
+                exists(path)?;
+                let store = match access {
+                    Access::Read => SqliteStore::open_read_only(path),
+                    Access::Write => SqliteStore::open(path, SqliteOptions::default()),
+                };
+                Ok(Arc::new(store.map_err(|error| self.failure(&error))?))
+            }
+            #[cfg(feature = "postgres")]
+            Self::Postgres(url) => {
+                let store = PostgresStore::connect(url, PostgresOptions::default()).await;
+                Ok(Arc::new(store.map_err(|error| self.failure(&error))?))
+            }
+        }
+    }
+
+    /// A store's error, with the place where it happened.
+    pub(crate) fn failure(&self, error: &StoreError) -> Failure {
+        let (text, shown) = (error.to_string(), self.shown());
+        let message = if text.contains(&shown) || shown.contains(&text) {
+            text
+        } else {
+            format!("{shown}: {text}")
+        };
+        Failure::failed(error.code(), message)
+    }
+}
+
+fn exists(path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => {
+            let message = format!("{shown} is a folder; --store sqlite: takes the database file");
+            Err(Failure::failed("store.open", message))
+        }
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let message = format!(
+                "there is no database at {shown} yet. It comes to be when a program opens the \
+                 store there for the first time, or with \
+                 `onceward migrate --store sqlite:{shown}`; another one is named with --store"
+            );
+            Err(Failure::failed("store.missing", message))
+        }
+        Err(error) => {
+            let message = format!("can't look at {shown}: {error}");
+            Err(Failure::failed("store.open", message))
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return "postgres:".into() };
+    // Parameters can hold a password too, and say nothing about the place.
+    let rest = rest.split_once('?').map_or(rest, |(place, _)| place);
+    match rest.rsplit_once('@') {
+        Some((login, place)) => {
+            let user = login.split_once(':').map_or(login, |(user, _)| user);
+            format!("{scheme}://{user}@{place}")
+        }
+        None => format!("{scheme}://{rest}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read() {
+        let read = |url| StoreUrl::parse(url).ok();
+        assert_eq!(read("sqlite:a b.db"), Some(StoreUrl::Sqlite("a b.db".into())));
+        assert_eq!(read("memory:"), Some(StoreUrl::Memory));
+        for bad in ["", "sqlite:", "sqlite://x", "memory:x", "onceward.db", "redis://h"] {
+            assert_eq!(read(bad), None, "{bad:?}");
+        }
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn a_password_is_never_shown() {
+        for (url, shown) in [
+            ("postgres://u:p@h:5432/d", "postgres://u@h:5432/d"),
+            ("postgres://u:p@ss@h/d", "postgres://u@h/d"),
+            ("postgresql://h/d?user=u&password=p", "postgresql://h/d"),
+            ("postgres://h/d", "postgres://h/d"),
+        ] {
+            assert_eq!(StoreUrl::parse(url).unwrap().shown(), shown);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! `onceward bench store`: the shape of its report, and that it leaves nothing behind. Figures are
+//! not judged here: a test machine is no bench.
+
+use serde_json::Value;
+
+use super::sample::{folder, run};
+
+#[test]
+fn the_report_has_its_fixed_shape() {
+    let folder = folder("bench");
+    let arguments =
+        ["bench", "store", "--seconds", "1", "--callers", "8", "--records", "100,11000", "--json"];
+    let report = run(&folder, &arguments).json();
+    let results = report["results"].as_array().unwrap();
+    for result in results {
+        assert!(result["name"].is_string(), "{result}");
+        for number in ["per_second", "p50_ms", "p99_ms"] {
+            assert!(result[number].as_f64().unwrap() >= 0.0, "{result}");
+        }
+        assert!(result["per_second"].as_f64().unwrap() > 0.0, "{result}");
+    }
+    for ratio in [
+        "pairs_vs_sqlite_limit",
+        "pairs_vs_single_statements",
+        "one_commit_vs_single_statements",
+        "one_commit_vs_two",
+        "replays_vs_bare_reads",
+        "at_11k_vs_100",
+    ] {
+        assert!(report["ratios"][ratio].as_f64().unwrap() > 0.0, "{ratio}: {report}");
+    }
+    assert!(report["env"]["cores"].as_u64().unwrap() > 0);
+    assert_eq!(report["env"]["callers"], 8);
+    let left: Vec<_> = std::fs::read_dir(&folder).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_store_elsewhere_is_measured_without_baselines() {
+    let folder = folder("bench-memory");
+    let arguments =
+        ["bench", "store", "--store", "memory:", "--seconds", "1", "--callers", "4", "--json"];
+    let report = run(&folder, &arguments).json();
+    assert!(report["ratios"]["one_commit_vs_two"].as_f64().unwrap() > 0.0);
+    assert_eq!(report["ratios"]["pairs_vs_sqlite_limit"], Value::Null);
+}

@@ -1,0 +1,95 @@
+//! Audit, sweep, migrate, completions, man pages, and how the binary talks in general.
+
+use std::process::Stdio;
+
+use super::sample::{command, folder, make, ran, request, run};
+
+#[test]
+fn the_audit_is_searched() {
+    let folder = folder("audit");
+    make(&folder);
+    let count = |arguments: &[&str]| {
+        let mut all = vec!["audit", "list", "--json"];
+        all.extend(arguments);
+        run(&folder, &all).json()["items"].as_array().unwrap().len()
+    };
+    let all = count(&[]);
+    assert!(all >= 10, "{all}");
+    assert_eq!(count(&["--action", "request.done"]), 5);
+    assert_eq!(count(&["--key", &request("done-1").to_string(), "--action", "request.done"]), 1);
+    assert_eq!(count(&["--tenant", "globex"]) + count(&["--tenant", "acme"]), all);
+    assert_eq!(count(&["--subject", "mail"]), count(&["--tenant", "globex"]));
+    assert_eq!(count(&["--from", "1h"]), all);
+    assert_eq!(count(&["--to", "1h"]), 0);
+    assert_eq!(count(&["--from", "2020-01-01", "--to", "2020-01-02T00:00:00Z"]), 0);
+    let text = run(&folder, &["audit", "list", "--limit", "1"]).ok();
+    assert!(text.contains("ACTION") && text.contains("--after '"), "{text}");
+}
+
+#[test]
+fn a_sweep_drops_what_is_past_its_time() {
+    let folder = folder("sweep");
+    make(&folder);
+    let first = run(&folder, &["sweep", "--json"]).json();
+    let swept = first["expired"].as_u64().unwrap() + first["forgotten"].as_u64().unwrap();
+    assert_eq!(swept, 2, "{first}");
+    // A key that is remembered for no time may need a second look.
+    run(&folder, &["sweep"]).ok();
+    let expired = run(&folder, &["keys", "list", "--state", "expired", "--json"]).json();
+    assert_eq!(expired["items"].as_array().unwrap().len(), 1);
+    assert_eq!(expired["items"][0]["id"], "expired");
+    let last = run(&folder, &["sweep"]).ok();
+    assert!(last.contains("0 outcomes dropped, 0 keys forgotten"), "{last}");
+}
+
+#[test]
+fn migrate_makes_a_store() {
+    let folder = folder("migrate");
+    let made = run(&folder, &["migrate", "--json"]).json();
+    assert_eq!((&made["store"], &made["version"]), (&"sqlite:onceward.db".into(), &1.into()));
+    assert_eq!(run(&folder, &["migrate"]).ok(), "sqlite:onceward.db is at schema version 1.\n");
+    let empty = run(&folder, &["keys", "list"]).ok();
+    assert_eq!(empty, "No records in sqlite:onceward.db fit.\n");
+    let other = run(&folder, &["migrate", "--store", "sqlite:other.db"]);
+    other.ok();
+    assert!(folder.join("other.db").exists());
+}
+
+#[test]
+fn variables_stand_in_for_flags() {
+    let folder = folder("variables");
+    make(&folder);
+    let mut listing = command(&folder, &["keys", "list"]);
+    listing.env("ONCEWARD_JSON", "1").env("ONCEWARD_TENANT", "globex");
+    let page = ran(listing.output().unwrap()).json();
+    assert_eq!(page["items"].as_array().unwrap().len(), 2);
+    let mut elsewhere = command(&folder, &["keys", "list"]);
+    elsewhere.env("ONCEWARD_STORE", "memory:");
+    assert_eq!(ran(elsewhere.output().unwrap()).ok(), "No records in memory: fit.\n");
+}
+
+#[test]
+fn completions_and_man_pages_come_from_the_definitions() {
+    let folder = folder("generate");
+    for shell in ["bash", "zsh", "fish"] {
+        let text = run(&folder, &["completions", shell]).ok();
+        assert!(text.contains("onceward") && text.contains("resolve"), "{shell}");
+    }
+    assert!(run(&folder, &["man"]).ok().contains(".TH onceward 1"));
+    run(&folder, &["man", "--out", "pages"]).ok();
+    for page in ["onceward.1", "onceward-keys-resolve.1", "onceward-bench-store.1"] {
+        let text = std::fs::read_to_string(folder.join("pages").join(page)).unwrap();
+        assert!(text.contains(".TH"), "{page}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let folder = folder("pipe");
+    // The page is written into a pipe that nobody reads any more.
+    let mut child = command(&folder, &["completions", "bash"]);
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let ended = ran(child.wait_with_output().unwrap());
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+}

@@ -1,0 +1,357 @@
+//! Lists, a page at a time, each page of one snapshot.
+//!
+//! Cursors mean what the memory store's mean: the place of the last item in the order of the list,
+//! so that what was taken in between is gone and the rest follows. A page is filled with one item
+//! more than was asked for; that one tells whether there is a next page. A damaged row fails its
+//! page; it is never handed out.
+
+use std::cmp::Ordering;
+
+use onceward_core::key::{Key, Kind, Subject};
+use onceward_core::record::Record;
+use onceward_core::stamp::At;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Error, Row};
+
+use super::super::{AuditFilter, Cursor, Items, List, Page, StoreError};
+use super::failure::Failure;
+use super::open::{Lease, Session};
+use super::reader;
+use super::rows::{self, instant, kind_code, state_code, text_column};
+use super::sql;
+
+/// Sorts below every instant that is stored.
+const BEFORE_ALL: i64 = -1;
+/// Sorts above every priority.
+const ABOVE_ALL: i16 = 256;
+
+type Value<'v> = (&'v (dyn ToSql + Sync), Type);
+
+/// Lists what the question asks for.
+pub(super) async fn list(
+    lease: Lease,
+    what: &List,
+    after: Option<&Cursor>,
+    limit: usize,
+) -> Result<Page, StoreError> {
+    let start = Start::read(what, after)?;
+    let (now, rows) =
+        pages(&lease.session, what, &start, limit).await.map_err(Failure::into_store_error)?;
+    lease.give_back();
+    let more = rows.len() > limit;
+    let shown = &rows[..rows.len().min(limit)];
+    let (items, last) = match what {
+        List::Records { .. } | List::Due { .. } | List::Sweepable => {
+            let records: Vec<_> = shown.iter().map(rows::read_record).collect::<Result<_, _>>()?;
+            let last = records.last().map(|record| place_in(what, record));
+            (Items::Records(records), last)
+        }
+        List::Marks { .. } => {
+            let marks: Vec<_> = shown.iter().map(rows::read_mark).collect::<Result<_, _>>()?;
+            let last = marks.last().map(|(subject, _)| subject.name_column().to_string());
+            (Items::Marks(marks), last)
+        }
+        List::Audit(_) => {
+            let audit: Vec<_> = shown.iter().map(rows::read_audit).collect::<Result<_, _>>()?;
+            let last = audit.last().map(|audited| audited.id.to_string());
+            (Items::Audit(audit), last)
+        }
+    };
+    Ok(Page { now, items, next: last.filter(|_| more).map(Cursor) })
+}
+
+/// The place of a record in the order of its list, as a cursor says it.
+fn place_in(what: &List, record: &Record) -> String {
+    let (priority, at) = match what {
+        List::Due { .. } => (record.priority, record.due_at),
+        List::Sweepable => (0, record.sweep_at),
+        _ => return record.key.to_string(),
+    };
+    format!("{priority} {} {}", at.unwrap_or_default().0, record.key)
+}
+
+/// Where a page starts, as its cursor says.
+enum Start {
+    Top,
+    Key(Key),
+    /// Priority, instant and key.
+    Place(i16, i64, Key),
+    Name(String),
+    Number(i64),
+}
+
+impl Start {
+    fn read(what: &List, after: Option<&Cursor>) -> Result<Self, StoreError> {
+        let Some(Cursor(cursor)) = after else { return Ok(Self::Top) };
+        let start = match what {
+            List::Records { .. } => Key::parse(cursor).ok().map(Self::Key),
+            List::Due { .. } | List::Sweepable => Self::read_place(cursor),
+            List::Marks { tenant, .. } => {
+                let subject = Subject::from_columns(tenant, cursor).ok();
+                subject.map(|subject| Self::Name(subject.name_column().to_string()))
+            }
+            List::Audit(_) => {
+                let last = cursor.parse::<u64>().ok();
+                last.map(|last| Self::Number(i64::try_from(last).unwrap_or(i64::MAX)))
+            }
+        };
+        start.ok_or_else(StoreError::bad_cursor)
+    }
+
+    fn read_place(cursor: &str) -> Option<Self> {
+        let mut parts = cursor.splitn(3, ' ');
+        let priority: u8 = parts.next()?.parse().ok()?;
+        let at = At(parts.next()?.parse().ok()?);
+        let key = Key::parse(parts.next()?).ok()?;
+        Some(Self::Place(priority.into(), instant(at), key))
+    }
+
+    fn key(&self) -> Option<&Key> {
+        if let Self::Key(key) = self { Some(key) } else { None }
+    }
+
+    /// Priority, instant, tenant, kind and name to start behind.
+    fn place(&self) -> (i16, i64, &str, i16, &str) {
+        match self {
+            Self::Place(priority, at, key) => {
+                let kind = kind_code(key.kind());
+                (*priority, *at, key.tenant_column(), kind, key.name_column())
+            }
+            _ => (ABOVE_ALL, BEFORE_ALL, "", -1, ""),
+        }
+    }
+}
+
+/// One row more than the page holds, to know whether another page follows.
+async fn pages(
+    session: &Session,
+    what: &List,
+    start: &Start,
+    limit: usize,
+) -> Result<(At, Vec<Row>), Failure> {
+    let take = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
+    let (begun, now, adapted) = session
+        .flight(async {
+            tokio::join!(
+                biased;
+                session.client.batch_execute("BEGIN"),
+                reader::now(session),
+                adapt(session, what),
+            )
+        })
+        .await?;
+    begun?;
+    let now = now?;
+    adapted?;
+    let (rows, ended) = session
+        .flight(async {
+            tokio::join!(
+                biased;
+                select(session, what, start, now, take),
+                session.client.batch_execute("COMMIT"),
+            )
+        })
+        .await?;
+    let rows = rows?;
+    ended?;
+    Ok((now, rows))
+}
+
+/// Entries of a time are found by an index of blocks, which is read by bitmaps.
+async fn adapt(session: &Session, what: &List) -> Result<(), Error> {
+    match what {
+        List::Audit(AuditFilter { from: None, to: None, .. }) => Ok(()),
+        List::Audit(_) => session.client.batch_execute("SET LOCAL enable_bitmapscan = on").await,
+        _ => Ok(()),
+    }
+}
+
+async fn select(
+    session: &Session,
+    what: &List,
+    start: &Start,
+    now: At,
+    take: i64,
+) -> Result<Vec<Row>, Error> {
+    match what {
+        List::Records { tenant, scope, state } => {
+            let (scope, state) = (scope.as_deref(), state.map(state_code));
+            match tenant {
+                Some(tenant) => of_tenant(session, tenant, scope, state, start.key(), take).await,
+                None => of_all(session, scope, state, start.key(), take).await,
+            }
+        }
+        List::Due { queue } => due(session, queue, start, now, take).await,
+        List::Sweepable => sweepable(session, start, now, take).await,
+        List::Marks { tenant, prefix } => marks(session, tenant, prefix, start, take).await,
+        List::Audit(filter) => audit(session, filter, start, take).await,
+    }
+}
+
+async fn of_all(
+    session: &Session,
+    scope: Option<&str>,
+    state: Option<i16>,
+    after: Option<&Key>,
+    take: i64,
+) -> Result<Vec<Row>, Error> {
+    let tenant = after.map_or("", |key| key.tenant_column());
+    let kind = after.map_or(-1, |key| kind_code(key.kind()));
+    let name = after.map_or("", |key| key.name_column());
+    let scope = scope.map(text_column);
+    let values: [Value<'_>; 6] = [
+        (&tenant, Type::TEXT),
+        (&kind, Type::INT2),
+        (&name, Type::TEXT),
+        (&scope, Type::TEXT),
+        (&state, Type::INT2),
+        (&take, Type::INT8),
+    ];
+    session.client.query_typed(sql::LIST_RECORDS, &values).await
+}
+
+/// Names of a scope lie between `scope:` and `scope;`, the next character.
+async fn of_tenant(
+    session: &Session,
+    tenant: &str,
+    scope: Option<&str>,
+    state: Option<i16>,
+    after: Option<&Key>,
+    take: i64,
+) -> Result<Vec<Row>, Error> {
+    // The cursor's tenant may differ from the one that is asked for, as it may in the oracle.
+    let order = after.map(|key| key.tenant_column().cmp(tenant));
+    let first = scope.map(|scope| format!("{}:", text_column(scope))).unwrap_or_default();
+    let end = scope.map(|scope| format!("{};", text_column(scope)));
+    let above = Kind::ALL.map(|kind| {
+        let start = match (order, after) {
+            (Some(Ordering::Greater), _) => return None,
+            (Some(Ordering::Equal), Some(key)) if key.kind() > kind => return None,
+            (Some(Ordering::Equal), Some(key)) if key.kind() == kind => key.name_column(),
+            _ => "",
+        };
+        Some(start.max(first.as_str()))
+    });
+    let above = &above[..];
+    let tenant = text_column(tenant);
+    let values: [Value<'_>; 5] = [
+        (&tenant, Type::TEXT),
+        (&above, Type::TEXT_ARRAY),
+        (&end, Type::TEXT),
+        (&state, Type::INT2),
+        (&take, Type::INT8),
+    ];
+    session.client.query_typed(sql::LIST_RECORDS_OF_TENANT, &values).await
+}
+
+async fn due(
+    session: &Session,
+    queue: &str,
+    start: &Start,
+    now: At,
+    take: i64,
+) -> Result<Vec<Row>, Error> {
+    let now = instant(now);
+    let (priority, due_at, tenant, _, name) = start.place();
+    let queue = text_column(queue);
+    let values: [Value<'_>; 7] = [
+        (&queue, Type::TEXT),
+        (&priority, Type::INT2),
+        (&due_at, Type::INT8),
+        (&tenant, Type::TEXT),
+        (&name, Type::TEXT),
+        (&now, Type::INT8),
+        (&take, Type::INT8),
+    ];
+    session.client.query_typed(sql::LIST_DUE, &values).await
+}
+
+async fn sweepable(
+    session: &Session,
+    start: &Start,
+    now: At,
+    take: i64,
+) -> Result<Vec<Row>, Error> {
+    let now = instant(now);
+    let (_, sweep_at, tenant, kind, name) = start.place();
+    let values: [Value<'_>; 6] = [
+        (&sweep_at, Type::INT8),
+        (&tenant, Type::TEXT),
+        (&kind, Type::INT2),
+        (&name, Type::TEXT),
+        (&now, Type::INT8),
+        (&take, Type::INT8),
+    ];
+    session.client.query_typed(sql::LIST_SWEEPABLE, &values).await
+}
+
+async fn marks(
+    session: &Session,
+    tenant: &str,
+    prefix: &str,
+    start: &Start,
+    take: i64,
+) -> Result<Vec<Row>, Error> {
+    let (tenant, prefix) = (text_column(tenant), text_column(prefix));
+    let after = if let Start::Name(name) = start { Some(name.as_str()) } else { None };
+    let end = end_of(&prefix);
+    let values: [Value<'_>; 5] = [
+        (&tenant, Type::TEXT),
+        (&prefix, Type::TEXT),
+        (&after, Type::TEXT),
+        (&end, Type::TEXT),
+        (&take, Type::INT8),
+    ];
+    session.client.query_typed(sql::LIST_MARKS, &values).await
+}
+
+async fn audit(
+    session: &Session,
+    filter: &AuditFilter,
+    start: &Start,
+    take: i64,
+) -> Result<Vec<Row>, Error> {
+    let last = if let Start::Number(last) = start { *last } else { 0 };
+    let AuditFilter { tenant, subject, key_hash, action, from, to } = filter;
+    let texts = [tenant, subject, key_hash, action].map(|text| text.as_deref().map(text_column));
+    let (from, to) = (from.map(instant), to.map(instant));
+    let values: [Value<'_>; 8] = [
+        (&last, Type::INT8),
+        (&texts[0], Type::TEXT),
+        (&texts[1], Type::TEXT),
+        (&texts[2], Type::TEXT),
+        (&texts[3], Type::TEXT),
+        (&from, Type::INT8),
+        (&to, Type::INT8),
+        (&take, Type::INT8),
+    ];
+    session.client.query_typed(sql::LIST_AUDIT, &values).await
+}
+
+/// The first text above all that start with this; none when there is no such text.
+fn end_of(prefix: &str) -> Option<String> {
+    let mut characters: Vec<char> = prefix.chars().collect();
+    while let Some(last) = characters.pop() {
+        // Steps over the surrogates, which are no characters.
+        let next = (u32::from(last) + 1..=u32::from(char::MAX)).find_map(char::from_u32);
+        if let Some(next) = next {
+            characters.push(next);
+            return Some(characters.into_iter().collect());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::end_of;
+
+    #[test]
+    fn a_prefix_ends_where_nothing_starts_with_it() {
+        assert_eq!(end_of("ab").as_deref(), Some("ac"));
+        assert_eq!(end_of("a\u{10FFFF}").as_deref(), Some("b"));
+        assert_eq!(end_of("\u{D7FF}").as_deref(), Some("\u{E000}"));
+        assert_eq!(end_of("\u{10FFFF}"), None);
+        assert_eq!(end_of(""), None);
+    }
+}

@@ -1,0 +1,131 @@
+//! Migrations: embedded SQL files, applied once, in order, all in one transaction under one lock.
+//!
+//! Rule: a file that was applied never changes (its checksum is kept), and a schema that a newer
+//! version has migrated is left alone. Opening never migrates: it refuses and says what to run.
+
+use tokio_postgres::{Client, Error};
+
+use super::super::StoreError;
+use super::failure::describe;
+use super::open::Target;
+
+struct Migration {
+    version: i32,
+    name: &'static str,
+    sql: &'static str,
+}
+
+const MIGRATIONS: &[Migration] =
+    &[Migration { version: 1, name: "tables", sql: include_str!("migrations/0001_tables.sql") }];
+
+/// The version of a schema that is up to date.
+pub(super) const VERSION: usize = MIGRATIONS.len();
+
+const LEDGER: &str = "CREATE TABLE IF NOT EXISTS migrations (
+    version integer PRIMARY KEY,
+    name text COLLATE \"C\" NOT NULL,
+    checksum bytea NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+)";
+
+/// The checksum is the server's SHA-256 of the file.
+const APPLIED: &str = "SELECT done.version, done.checksum IS NOT DISTINCT FROM sha256(known.sql)
+    FROM migrations AS done
+    LEFT JOIN unnest($1::integer[], $2::bytea[]) AS known (version, sql) USING (version)
+    ORDER BY done.version";
+
+/// Brings the schema up to date, making it when it is not there. Returns how many were applied.
+pub(super) async fn migrate(target: &Target) -> Result<usize, StoreError> {
+    let (client, driver) = target.connect().await?;
+    let migrated = run(&client, target).await;
+    drop(client);
+    drop(driver.await);
+    migrated
+}
+
+async fn run(client: &Client, target: &Target) -> Result<usize, StoreError> {
+    let schema = &target.options.schema;
+    let failed = |error: Error| {
+        let (at, why) = (target.shown(), describe(&error));
+        StoreError::Open(format!("schema {schema} of {at} can't be migrated: {why}"))
+    };
+    // Whatever fails below drops the connection with its open client.
+    client.batch_execute("BEGIN").await.map_err(failed)?;
+    // Two processes that migrate at once take turns; the second finds nothing left to do.
+    let lock = format!("{schema}:migrate");
+    let take = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
+    client.query(take, &[&lock]).await.map_err(failed)?;
+    let place = format!(
+        "CREATE SCHEMA IF NOT EXISTS \"{schema}\"; SET LOCAL search_path = \"{schema}\", pg_temp"
+    );
+    client.batch_execute(&place).await.map_err(failed)?;
+    client.batch_execute(LEDGER).await.map_err(failed)?;
+    let done = applied(client, target).await?;
+    for migration in &MIGRATIONS[done..] {
+        client.batch_execute(migration.sql).await.map_err(failed)?;
+        let note = "INSERT INTO migrations (version, name, checksum) VALUES ($1, $2, sha256($3))";
+        let sql = migration.sql.as_bytes();
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
+            [&migration.version, &migration.name, &sql];
+        client.execute(note, &values).await.map_err(failed)?;
+    }
+    client.batch_execute("COMMIT").await.map_err(failed)?;
+    Ok(MIGRATIONS.len() - done)
+}
+
+/// Checks that the schema is the one that this version knows, without writing.
+pub(super) async fn check(client: &Client, target: &Target) -> Result<(), StoreError> {
+    let (at, schema) = (target.shown(), &target.options.schema);
+    let there = client.query_one("SELECT to_regclass('migrations') IS NOT NULL", &[]).await;
+    let there = there.and_then(|row| row.try_get(0));
+    let there: bool = there.map_err(|error| unreadable(target, &error))?;
+    if !there {
+        return Err(StoreError::Open(format!(
+            "schema {schema} of {at} holds no store; run `onceward migrate --store {at}` to make it"
+        )));
+    }
+    let done = applied(client, target).await?;
+    if done < MIGRATIONS.len() {
+        return Err(StoreError::Open(format!(
+            "schema {schema} of {at} is at version {done}, but this program needs {}; \
+             run `onceward migrate --store {at}` to bring it up to date",
+            MIGRATIONS.len()
+        )));
+    }
+    Ok(())
+}
+
+/// How many of our migrations were applied. Refuses a schema that we don't understand.
+async fn applied(client: &Client, target: &Target) -> Result<usize, StoreError> {
+    let (at, schema) = (target.shown(), &target.options.schema);
+    let versions: Vec<i32> = MIGRATIONS.iter().map(|migration| migration.version).collect();
+    let files: Vec<&[u8]> = MIGRATIONS.iter().map(|migration| migration.sql.as_bytes()).collect();
+    let rows = client.query(APPLIED, &[&versions, &files]).await;
+    let rows = rows.map_err(|error| unreadable(target, &error))?;
+    for (index, row) in rows.iter().enumerate() {
+        let read = row.try_get(0).and_then(|version| Ok((version, row.try_get(1)?)));
+        let (version, same): (i32, bool) = read.map_err(|error| unreadable(target, &error))?;
+        let Some(known) = MIGRATIONS.get(index) else {
+            return Err(StoreError::Open(format!(
+                "schema {schema} of {at} was migrated to version {version} by a newer version of \
+                 this program, which knows up to {index}; use the newer version, \
+                 or run its `onceward migrate --store {at}` against another schema"
+            )));
+        };
+        if known.version != version || !same {
+            return Err(StoreError::Open(format!(
+                "migration {version} of schema {schema} of {at} has another checksum than this \
+                 program's migration {} ({}); it was made by a different build: use that build \
+                 with `onceward migrate --store {at}`, or restore the database from a backup",
+                known.version, known.name
+            )));
+        }
+    }
+    Ok(rows.len())
+}
+
+fn unreadable(target: &Target, error: &Error) -> StoreError {
+    let (at, schema) = (target.shown(), &target.options.schema);
+    let why = describe(error);
+    StoreError::Open(format!("the migrations of schema {schema} of {at} can't be read: {why}"))
+}

@@ -1,0 +1,144 @@
+-- The first schema. Tables by temperature: records are small and hot, outcomes and payloads are
+-- bytes that are written once, marks are hot again, audit only grows, tokens live a quarter hour.
+--
+-- Run inside one transaction under an advisory lock (see migrate.rs), which closes the race of two
+-- processes that migrate one schema at once. Names are unqualified: the search path is the schema.
+-- Texts collate "C": byte order is the order of lists, whatever the database's locale is.
+
+-- Every put draws from here after its locks were taken, so a later holder of a key always draws
+-- higher, and a deleted key that comes back draws higher still. CACHE 1, because a session that
+-- keeps numbers in reserve would hand out a low one after another session's high one.
+CREATE SEQUENCE stamps AS bigint CACHE 1;
+
+-- The store's now, in milliseconds. One function, so that no worker's clock is ever asked.
+CREATE FUNCTION store_now_ms() RETURNS bigint LANGUAGE sql VOLATILE
+    AS 'SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint';
+
+-- Takes the locks of a group until its transaction ends, and says which of its batches got theirs.
+-- A lock is released after the rows are visible to everyone, so the next holder sees them all.
+--
+-- Names of keys, marks and tokens close the race of two writers of one row. They come in order, so
+-- that of two groups one gets the first and both don't hold half; and they are tried, never waited
+-- for: someone's open transaction makes one batch leave and delays nobody. A batch that has left
+-- takes no further locks.
+--
+-- Names of audits, one per tenant, close the race of two transactions that draw numbers in one
+-- order and commit in the other: a reader that pages by number would never see the lower one. They
+-- are waited for, in order, by whoever is going to write entries, until the writer before has
+-- ended. Nobody who holds one waits for anything else, so there is no deadlock. The price: groups
+-- with entries of one tenant commit one after the other.
+CREATE FUNCTION take_locks(
+    names text[], owners integer[], audits text[], audit_owners integer[], batches integer
+) RETURNS boolean[] LANGUAGE plpgsql AS $$
+DECLARE
+    got boolean[] := array_fill(true, ARRAY[batches]);
+BEGIN
+    FOR i IN 1 .. cardinality(names) LOOP
+        IF got[owners[i]] THEN
+            got[owners[i]] := pg_try_advisory_xact_lock(hashtextextended(names[i], 0));
+        END IF;
+    END LOOP;
+    FOR i IN 1 .. cardinality(audits) LOOP
+        IF got[audit_owners[i]] THEN
+            PERFORM pg_advisory_xact_lock(hashtextextended(audits[i], 0));
+        END IF;
+    END LOOP;
+    RETURN got;
+END
+$$;
+
+CREATE TABLE records (
+    rev bigint NOT NULL,
+    fence bigint,
+    last_fence bigint NOT NULL,
+    attempt bigint NOT NULL,
+    created_at bigint NOT NULL,
+    updated_at bigint NOT NULL,
+    due_at bigint,
+    expires_at bigint,
+    sweep_at bigint,
+    kind smallint NOT NULL,
+    state smallint NOT NULL,
+    priority smallint NOT NULL,
+    has_payload boolean NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    token bytea NOT NULL,
+    fingerprint bytea NOT NULL,
+    outcome bytea,
+    rest bytea NOT NULL,
+    PRIMARY KEY (tenant, kind, name)
+) PARTITION BY LIST (kind);
+
+CREATE TABLE records_request PARTITION OF records FOR VALUES IN (0);
+CREATE TABLE records_job PARTITION OF records FOR VALUES IN (1);
+CREATE TABLE records_event PARTITION OF records FOR VALUES IN (2);
+CREATE TABLE records_append PARTITION OF records FOR VALUES IN (3);
+
+COMMENT ON COLUMN records.kind IS '0 request, 1 job, 2 event, 3 append';
+COMMENT ON COLUMN records.state IS
+    '0 pending, 1 running, 2 done, 3 failed, 4 dead, 5 unknown, 6 expired';
+
+CREATE INDEX records_sweep ON records (sweep_at, tenant, kind, name) WHERE sweep_at IS NOT NULL;
+-- The queue is the first part of the name; its hash stands for it, because with the queue itself
+-- the longest keys would not fit into an index entry. Only what may be taken is in here.
+CREATE INDEX records_job_due ON records_job
+    (hashtextextended(split_part(name, ':', 1), 0), priority, due_at, tenant, name)
+    WHERE state IN (0, 1, 3) AND due_at IS NOT NULL;
+
+CREATE TABLE outcomes (
+    kind smallint NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    bytes bytea NOT NULL,
+    PRIMARY KEY (tenant, kind, name)
+);
+
+CREATE TABLE payloads (
+    kind smallint NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    seal bytea NOT NULL,
+    bytes bytea NOT NULL,
+    PRIMARY KEY (tenant, kind, name)
+);
+
+CREATE TABLE marks (
+    position bigint NOT NULL,
+    updated_at bigint NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    seal bytea NOT NULL,
+    digest bytea,
+    value bytea,
+    PRIMARY KEY (tenant, name)
+);
+
+CREATE TABLE audit (
+    id bigint GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
+    at bigint NOT NULL,
+    version_before bigint,
+    version_after bigint,
+    fence bigint,
+    tenant text COLLATE "C" NOT NULL,
+    action text COLLATE "C" NOT NULL,
+    subject text COLLATE "C",
+    key_hash text COLLATE "C",
+    payload_hash text COLLATE "C",
+    actor text COLLATE "C",
+    request_id text COLLATE "C",
+    correlation_id text COLLATE "C",
+    detail text COLLATE "C"
+);
+
+-- One B-tree beside the key: more of them halve the writes. Time is found by blocks, because rows
+-- lie in the order of their making.
+CREATE INDEX audit_tenant ON audit (tenant, id);
+CREATE INDEX audit_at ON audit USING brin (at) WITH (autosummarize = on);
+
+CREATE TABLE tokens (
+    at bigint NOT NULL,
+    token bytea PRIMARY KEY
+);
+
+CREATE INDEX tokens_at ON tokens (at);

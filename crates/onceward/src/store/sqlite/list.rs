@@ -1,0 +1,267 @@
+//! Lists, a page at a time, each along an index.
+//!
+//! Cursors mean what the memory store's mean: the place of the last item in the order of the list,
+//! so that what was taken in between is gone and the rest follows. A page is filled with one item
+//! more than was asked for; that one tells whether there is a next page.
+
+use onceward_core::key::{Key, Kind, Subject};
+use onceward_core::record::{Record, State};
+use onceward_core::stamp::At;
+use rusqlite::types::{Null, Value};
+use rusqlite::{CachedStatement, Connection, Row};
+
+use super::super::{AuditFilter, Cursor, Items, List, Page, StoreError};
+use super::failure::Failure;
+use super::reader::Ask;
+use super::rows::{self, instant, kind_code, state_code};
+use super::sql;
+
+/// Lists what is asked for.
+pub(super) fn list(connection: &Connection, now: At, ask: &Ask) -> Result<Page, Failure> {
+    let Ask { what, after, limit } = ask;
+    let after = after.as_ref().map(|cursor| cursor.0.as_str());
+    // One more than asked for; SQLite counts in signed numbers.
+    let most = limit.saturating_add(1).min(i64::MAX as usize);
+    let (items, next) = match what {
+        List::Records { tenant, scope, state } => {
+            let after = after.map(Key::parse).transpose().map_err(|_| StoreError::bad_cursor())?;
+            let wanted = Wanted { scope: scope.as_deref(), state: *state, most };
+            let found = match tenant {
+                Some(tenant) => records_of_tenant(connection, tenant, after.as_ref(), &wanted)?,
+                None => all_records(connection, after.as_ref(), &wanted)?,
+            };
+            page_of(found, *limit, |record| record.key.to_string())
+        }
+        List::Due { queue } => {
+            let after = after.map(read_place).transpose()?;
+            let found = due(connection, queue, now, after.as_ref(), most)?;
+            page_of(found, *limit, |record| place(record.priority, record.due_at, &record.key))
+        }
+        List::Sweepable => {
+            let after = after.map(read_place).transpose()?;
+            let found = sweepable(connection, now, after.as_ref(), most)?;
+            page_of(found, *limit, |record| place(0, record.sweep_at, &record.key))
+        }
+        List::Marks { tenant, prefix } => {
+            let (items, next) = marks(connection, (tenant, prefix), after, most, *limit)?;
+            return Ok(Page { now, items, next });
+        }
+        List::Audit(filter) => {
+            let (items, next) = audit(connection, filter, after, most, *limit)?;
+            return Ok(Page { now, items, next });
+        }
+    };
+    Ok(Page { now, items: Items::Records(items), next })
+}
+
+/// Which records are wanted, and how many at most.
+struct Wanted<'a> {
+    scope: Option<&'a str>,
+    state: Option<State>,
+    most: usize,
+}
+
+fn all_records(
+    connection: &Connection,
+    after: Option<&Key>,
+    wanted: &Wanted<'_>,
+) -> Result<Vec<Record>, Failure> {
+    let mut select = connection.prepare_cached(sql::LIST_RECORDS)?;
+    let (tenant, kind, name) = place_columns(after);
+    let scope = wanted.scope.map(|scope| format!("{scope}:"));
+    let state = wanted.state.map(state_code);
+    let found = select.query((tenant, kind, name, state, scope, signed(wanted.most)))?;
+    collect(found)
+}
+
+/// Walks the kinds one after the other: within each, a range of names is a range of the index.
+fn records_of_tenant(
+    connection: &Connection,
+    tenant: &str,
+    after: Option<&Key>,
+    wanted: &Wanted<'_>,
+) -> Result<Vec<Record>, Failure> {
+    let mut select = connection.prepare_cached(sql::LIST_RECORDS_OF_TENANT)?;
+    let mut records = Vec::new();
+    if after.is_some_and(|after| after.tenant_column() > tenant) {
+        return Ok(records);
+    }
+    let after = after.filter(|after| after.tenant_column() == tenant);
+    let state = wanted.state.map(state_code);
+    for kind in Kind::ALL {
+        if records.len() >= wanted.most || after.is_some_and(|after| kind < after.kind()) {
+            continue;
+        }
+        // `;` follows `:`, so this is where the names of a scope end. Without a scope they end at
+        // the first blob, which SQLite sorts behind every text.
+        let end = match wanted.scope {
+            Some(scope) => Value::Text(format!("{scope};")),
+            None => Value::Blob(Vec::new()),
+        };
+        let mut start = wanted.scope.map_or_else(String::new, |scope| format!("{scope}:"));
+        if let Some(after) = after.filter(|after| after.kind() == kind) {
+            start = start.max(just_after(after.name_column()));
+        }
+        let left = signed(wanted.most - records.len());
+        let found = select.query((tenant, kind_code(kind), start, end, state, left))?;
+        records.append(&mut collect(found)?);
+    }
+    Ok(records)
+}
+
+fn due(
+    connection: &Connection,
+    queue: &str,
+    now: At,
+    after: Option<&(u8, At, Key)>,
+    most: usize,
+) -> Result<Vec<Record>, Failure> {
+    let mut next_priority = connection.prepare_cached(sql::NEXT_PRIORITY)?;
+    let mut select = connection.prepare_cached(sql::LIST_DUE)?;
+    let mut records = Vec::new();
+    let mut below = after.map_or(i64::from(u8::MAX) + 1, |(priority, ..)| i64::from(*priority) + 1);
+    while records.len() < most {
+        let next: Option<i64> = next_priority.query_row((queue, below), |row| row.get(0))?;
+        let Some(priority) = next else { break };
+        let within = after.filter(|(at_priority, ..)| i64::from(*at_priority) == priority);
+        let from = within.map_or(i64::MIN, |(_, at, _)| instant(*at));
+        let (tenant, kind, name) = place_columns(within.map(|(.., key)| key));
+        let left = signed(most - records.len());
+        let found =
+            select.query((queue, priority, instant(now), from, tenant, kind, name, left))?;
+        records.append(&mut collect(found)?);
+        below = priority;
+    }
+    Ok(records)
+}
+
+fn sweepable(
+    connection: &Connection,
+    now: At,
+    after: Option<&(u8, At, Key)>,
+    most: usize,
+) -> Result<Vec<Record>, Failure> {
+    let mut select = connection.prepare_cached(sql::LIST_SWEEPABLE)?;
+    let from = after.map_or(i64::MIN, |(_, at, _)| instant(*at));
+    let (tenant, kind, name) = place_columns(after.map(|(.., key)| key));
+    collect(select.query((instant(now), from, tenant, kind, name, signed(most)))?)
+}
+
+fn marks(
+    connection: &Connection,
+    (tenant, prefix): (&str, &str),
+    after: Option<&str>,
+    most: usize,
+    limit: usize,
+) -> Result<(Items, Option<Cursor>), Failure> {
+    let mut start = prefix.to_string();
+    if let Some(name) = after {
+        Subject::from_columns(tenant, name).map_err(StoreError::from)?;
+        start = start.max(just_after(name));
+    }
+    let mut select = connection.prepare_cached(sql::LIST_MARKS)?;
+    let mut found = select.query((tenant, start, signed(most)))?;
+    let mut items = Vec::new();
+    while let Some(row) = found.next()? {
+        let name = rows::text(row, 0)?;
+        if !name.starts_with(prefix) {
+            break;
+        }
+        let subject = Subject::from_columns(tenant, name).map_err(StoreError::from)?;
+        let mark = rows::read_mark(row, 1, &subject)?;
+        items.push((subject, mark));
+    }
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let last = items.last().filter(|_| more);
+    let next = last.map(|(subject, _)| Cursor(subject.name_column().to_string()));
+    Ok((Items::Marks(items), next))
+}
+
+/// The cursor is the number of the last entry and its instant, which is where the index goes on.
+fn audit(
+    connection: &Connection,
+    filter: &AuditFilter,
+    after: Option<&str>,
+    most: usize,
+    limit: usize,
+) -> Result<(Items, Option<Cursor>), Failure> {
+    let (last, last_at) = match after {
+        None => (0, i64::MIN),
+        Some(text) => text
+            .split_once(' ')
+            .and_then(|(id, at)| Some((id.parse::<i64>().ok()?, at.parse::<i64>().ok()?)))
+            .ok_or_else(StoreError::bad_cursor)?,
+    };
+    let from = filter.from.map_or(i64::MIN, instant);
+    let to = filter.to.map_or(i64::MAX, instant);
+    let (subject, key_hash, action) = (&filter.subject, &filter.key_hash, &filter.action);
+    let most = signed(most);
+    let mut select: CachedStatement<'_>;
+    let mut found = match &filter.tenant {
+        Some(tenant) => {
+            select = connection.prepare_cached(sql::LIST_AUDIT_OF_TENANT)?;
+            select.query((tenant, last, from, to, subject, key_hash, action, most, last_at))?
+        }
+        None => {
+            select = connection.prepare_cached(sql::LIST_AUDIT)?;
+            select.query((Null, last, from, to, subject, key_hash, action, most))?
+        }
+    };
+    let mut items = Vec::new();
+    while let Some(row) = found.next()? {
+        items.push(rows::read_audit(row)?);
+    }
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let next = items.last().filter(|_| more);
+    let next = next.map(|entry| Cursor(format!("{} {}", entry.id, instant(entry.at))));
+    Ok((Items::Audit(items), next))
+}
+
+fn collect(mut found: rusqlite::Rows<'_>) -> Result<Vec<Record>, Failure> {
+    let mut records = Vec::new();
+    while let Some(row) = found.next()? {
+        records.push(rows::read_listed(row as &Row<'_>)?);
+    }
+    Ok(records)
+}
+
+fn page_of(
+    mut records: Vec<Record>,
+    limit: usize,
+    cursor: impl Fn(&Record) -> String,
+) -> (Vec<Record>, Option<Cursor>) {
+    let more = records.len() > limit;
+    records.truncate(limit);
+    let next = records.last().filter(|_| more).map(|record| Cursor(cursor(record)));
+    (records, next)
+}
+
+/// The first text that sorts behind `text`.
+fn just_after(text: &str) -> String {
+    format!("{text}\0")
+}
+
+/// A key's columns, or what sorts before every key.
+fn place_columns(after: Option<&Key>) -> (&str, i64, &str) {
+    after.map_or(("", 0, ""), |key| (key.tenant_column(), kind_code(key.kind()), key.name_column()))
+}
+
+fn place(priority: u8, at: Option<At>, key: &Key) -> String {
+    format!("{priority} {} {key}", at.unwrap_or_default().0)
+}
+
+fn read_place(text: &str) -> Result<(u8, At, Key), StoreError> {
+    let mut parts = text.splitn(3, ' ');
+    let place = (|| {
+        let priority = parts.next()?.parse().ok()?;
+        let at = At(parts.next()?.parse().ok()?);
+        Some((priority, at, Key::parse(parts.next()?).ok()?))
+    })();
+    place.ok_or_else(StoreError::bad_cursor)
+}
+
+fn signed(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,224 @@
+//! Opening: the file, its lock against a second server, and the settings of every connection.
+//!
+//! Rule: whatever is wrong is said in a sentence of its own that tells what to do: no folder, not a
+//! database, another program's, locked, read-only, too new. Nothing is written to a foreign file.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, Error, ErrorCode, OpenFlags};
+
+use super::super::StoreError;
+use super::migrate::{self, APPLICATION_ID};
+
+/// How long a connection waits for another process's write, when the file is shared.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Page cache of the writer: what it touches again and again is the inner pages of every index and
+/// the ends of every table. A larger one is slower, because SQLite walks through all of it at each
+/// commit that has split a page.
+const WRITER_CACHE_KIB: i64 = 8 * 1024;
+/// Page cache of a reader, for pages that are still in the write-ahead log.
+const READER_CACHE_KIB: i64 = 16 * 1024;
+/// How much of the file readers map into memory: pages are then read without copying them.
+const READER_MMAP_BYTES: i64 = 1 << 34;
+/// A write-ahead log larger than this is cut down after a checkpoint; up to this it is reused,
+/// because overwriting a file is far cheaper to sync than growing it.
+const WAL_KEPT_BYTES: i64 = 256 << 20;
+
+/// Locks the file against a second server. Held as long as the file handle lives.
+pub(super) fn lock(path: &Path) -> Result<File, StoreError> {
+    let lock_path = beside(path, ".lock");
+    let opened =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path);
+    let mut file = opened.map_err(|error| {
+        StoreError::Open(format!(
+            "the lock file {} can't be opened ({error}); the folder of a store must be writable",
+            lock_path.display()
+        ))
+    })?;
+    match file.try_lock() {
+        Ok(()) => {
+            // The text is for people; the lock itself is what counts, so a failure here is none.
+            let _ = file.set_len(0);
+            let _ = file.write_all(std::process::id().to_string().as_bytes());
+            Ok(file)
+        }
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let _ = file.rewind();
+            let _ = file.read_to_string(&mut holder);
+            let holder = if holder.is_empty() { "another process" } else { holder.as_str() };
+            Err(StoreError::Open(format!(
+                "the database {} is in use by process {holder}, which holds {}; stop it, or open \
+                 the store read-only to look at it",
+                path.display(),
+                lock_path.display()
+            )))
+        }
+        Err(TryLockError::Error(error)) => Err(StoreError::Open(format!(
+            "{} can't be locked ({error}); a store needs a file system with file locks",
+            lock_path.display()
+        ))),
+    }
+}
+
+/// Opens the file for writing and brings its schema up to date.
+pub(super) fn prepare(path: &Path) -> Result<Connection, StoreError> {
+    let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | CREATE)
+        .map_err(|error| refused(path, &error))?;
+    check_ours(&connection, path)?;
+    if connection.is_readonly("main").unwrap_or(false) {
+        return Err(read_only(path));
+    }
+    configure_writer(&connection).map_err(|error| refused(path, &error))?;
+    migrate::migrate(&mut connection, path)?;
+    Ok(connection)
+}
+
+/// Opens the file to look at it.
+pub(super) fn look(path: &Path) -> Result<Connection, StoreError> {
+    if !path.exists() {
+        return Err(StoreError::Open(format!(
+            "there is no database at {}; check the path, or open it for writing to make one",
+            path.display()
+        )));
+    }
+    let connection = reader(path)?;
+    check_ours(&connection, path)?;
+    migrate::check(&connection, path)?;
+    Ok(connection)
+}
+
+/// The log, to be synced by us. Its place in the folder is made durable first, and the database's.
+pub(super) fn log(path: &Path) -> Result<File, StoreError> {
+    let log_path = beside(path, "-wal");
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let opened = File::options().read(true).write(true).open(&log_path).and_then(|log| {
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        Ok(log)
+    });
+    opened.map_err(|error| {
+        StoreError::Open(format!("the log {} can't be synced ({error})", log_path.display()))
+    })
+}
+
+/// A further connection for writing, to a file that [`prepare`] has seen.
+pub(super) fn writer(path: &Path) -> Result<Connection, StoreError> {
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE);
+    let connection = connection.map_err(|error| refused(path, &error))?;
+    configure_writer(&connection).map_err(|error| refused(path, &error))?;
+    Ok(connection)
+}
+
+/// A connection for copying the log into the database.
+pub(super) fn copier(path: &Path) -> Result<Connection, StoreError> {
+    connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(|error| refused(path, &error))
+}
+
+/// A connection for reading.
+pub(super) fn reader(path: &Path) -> Result<Connection, StoreError> {
+    let configured = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY).and_then(|connection| {
+        connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
+        connection.pragma_update(None, "mmap_size", READER_MMAP_BYTES)?;
+        connection.pragma_update(None, "query_only", true)?;
+        connection.set_prepared_statement_cache_capacity(32);
+        Ok(connection)
+    });
+    configured.map_err(|error| refused(path, &error))
+}
+
+const CREATE: OpenFlags = OpenFlags::SQLITE_OPEN_CREATE;
+
+fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
+    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.pragma_update(None, "foreign_keys", false)?;
+    connection.pragma_update(None, "temp_store", "memory")?;
+    Ok(connection)
+}
+
+fn configure_writer(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
+    // Commits don't wait for the disk; their answers do (`sync.rs`). Checkpoints do.
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
+    connection.pragma_update_and_check(None, "journal_size_limit", WAL_KEPT_BYTES, |_| Ok(()))?;
+    Ok(())
+}
+
+/// Whether there can be a database at this path.
+pub(super) fn check_place(path: &Path) -> Result<(), StoreError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        return Err(StoreError::Open(format!(
+            "the folder {} does not exist; create it, or choose another path for the database {}",
+            folder.display(),
+            path.display()
+        )));
+    }
+    match path.metadata() {
+        Ok(there) if there.is_dir() => Err(StoreError::Open(format!(
+            "{} is a folder; name a file in it for the database",
+            path.display()
+        ))),
+        Ok(there) if there.permissions().readonly() => Err(read_only(path)),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a database that another program has made.
+fn check_ours(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    let question = "SELECT (SELECT count(*) FROM sqlite_schema), application_id \
+                    FROM pragma_application_id";
+    let (objects, id): (i64, i32) = connection
+        .query_row(question, [], |row| Ok((row.get(0)?, row.get(1)?)))
+        .map_err(|error| refused(path, &error))?;
+    if objects > 0 && id != APPLICATION_ID {
+        return Err(StoreError::Open(format!(
+            "{} is a database of another program; choose another path",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+fn read_only(path: &Path) -> StoreError {
+    StoreError::Open(format!(
+        "the database {} is read-only; make it writable, or open the store read-only",
+        path.display()
+    ))
+}
+
+/// Says why SQLite refused to open a file.
+pub(super) fn refused(path: &Path, error: &Error) -> StoreError {
+    let place = path.display();
+    StoreError::Open(match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => {
+            format!("{place} is not a database; choose another path, or restore it from a backup")
+        }
+        Some(ErrorCode::DatabaseCorrupt) => {
+            format!("the database {place} is damaged ({error}); restore it from a backup")
+        }
+        Some(ErrorCode::ReadOnly) => return read_only(path),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            format!("the database {place} is locked by another program; stop it and try again")
+        }
+        Some(ErrorCode::DiskFull) => {
+            format!("there is no space left for the database {place}; free some and try again")
+        }
+        Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            format!("the database {place} can't be opened ({error}); check path and permissions")
+        }
+        _ => format!("the database {place} can't be opened: {error}"),
+    })
+}
+
+/// The path with something appended to the file's name.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}

@@ -1,0 +1,227 @@
+//! Readers: threads with read-only connections that answer whatever waits in one snapshot.
+//!
+//! Rule: a snapshot is taken after the calls that it serves were made, so a read sees every commit
+//! that was answered before it. Calls that wait together share a transaction and a wake-up: that is
+//! what makes many small reads cheap. A damaged record fails the read that asked for it, no other.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use onceward_core::key::Key;
+use rusqlite::{Connection, Statement};
+use tokio::sync::oneshot;
+
+use super::super::{Cursor, Fact, Found, List, Loaded, Page, Read, StoreError};
+use super::failure::Failure;
+use super::rows::{self, bind_key};
+use super::sync::Answer;
+use super::{Shared, list, sql};
+
+/// Most calls that are answered from one snapshot.
+const DRAIN_MAX: usize = 64;
+
+/// A read and where its answer goes.
+pub(super) enum Call {
+    Load { reads: Vec<Read>, reply: oneshot::Sender<Result<Loaded, StoreError>> },
+    List { ask: Ask, reply: oneshot::Sender<Result<Page, StoreError>> },
+}
+
+/// A page that is asked for.
+pub(super) struct Ask {
+    pub(super) what: List,
+    pub(super) after: Option<Cursor>,
+    pub(super) limit: usize,
+}
+
+/// Where reads wait.
+#[derive(Default)]
+pub(super) struct Queue {
+    state: Mutex<Waiting>,
+    ready: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    calls: VecDeque<Call>,
+    idle: usize,
+    readers: usize,
+    closed: bool,
+}
+
+impl Queue {
+    /// A queue that this many readers share.
+    pub(super) fn new(readers: usize) -> Self {
+        let state = Waiting { readers, ..Waiting::default() };
+        Self { state: Mutex::new(state), ready: Condvar::new() }
+    }
+
+    /// Lets a call wait. Says whether there is anyone to answer it.
+    pub(super) fn push(&self, call: Call) -> bool {
+        let mut state = self.locked();
+        if state.closed {
+            return false;
+        }
+        state.calls.push_back(call);
+        let wake = state.idle > 0;
+        drop(state);
+        if wake {
+            self.ready.notify_one();
+        }
+        true
+    }
+
+    /// No further calls; those that wait are still answered.
+    pub(super) fn close(&self) {
+        self.locked().closed = true;
+        self.ready.notify_all();
+    }
+
+    /// Waits for calls and takes a fair share of them. False when the queue is closed and empty.
+    fn drain(&self, into: &mut Vec<Call>) -> bool {
+        let mut state = self.locked();
+        while state.calls.is_empty() {
+            if state.closed {
+                return false;
+            }
+            state.idle += 1;
+            state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
+        let share = state.calls.len().div_ceil(state.readers).min(DRAIN_MAX);
+        into.extend(state.calls.drain(..share));
+        true
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Answers reads until the queue is closed.
+pub(super) fn run(connection: &Connection, shared: &Shared, queue: &Arc<Queue>) {
+    let mut reads = match Reads::prepare(connection) {
+        Ok(reads) => reads,
+        Err(error) => return fail_all(queue, &error),
+    };
+    let mut calls = Vec::new();
+    let mut ready = Vec::new();
+    while queue.drain(&mut calls) {
+        match reads.answer_all(&mut calls, &mut ready, shared) {
+            Ok(seen) => shared.sync.tell(seen, ready.drain(..)),
+            Err(error) => {
+                let error = Failure::Sqlite(error).into_store_error();
+                for call in calls.drain(..) {
+                    call.fail(error.clone());
+                }
+            }
+        }
+    }
+}
+
+fn fail_all(queue: &Arc<Queue>, error: &rusqlite::Error) {
+    let mut calls = Vec::new();
+    while queue.drain(&mut calls) {
+        for call in calls.drain(..) {
+            call.fail(StoreError::NotApplied(error.to_string()));
+        }
+    }
+}
+
+/// Every statement of a reader that is worth preparing once.
+struct Reads<'c> {
+    connection: &'c Connection,
+    begin: Statement<'c>,
+    end: Statement<'c>,
+    load_record: Statement<'c>,
+    load_payload: Statement<'c>,
+    find_mark: Statement<'c>,
+}
+
+impl<'c> Reads<'c> {
+    fn prepare(connection: &'c Connection) -> rusqlite::Result<Self> {
+        Ok(Self {
+            connection,
+            begin: connection.prepare("BEGIN")?,
+            end: connection.prepare("COMMIT")?,
+            load_record: connection.prepare(sql::LOAD_RECORD)?,
+            load_payload: connection.prepare(sql::LOAD_PAYLOAD)?,
+            find_mark: connection.prepare(sql::FIND_MARK)?,
+        })
+    }
+
+    /// Answers all calls from one snapshot, and says which commit is the last that it may show.
+    fn answer_all(
+        &mut self,
+        calls: &mut Vec<Call>,
+        ready: &mut Vec<Answer>,
+        shared: &Shared,
+    ) -> rusqlite::Result<u64> {
+        self.begin.raw_execute()?;
+        let mut seen = None;
+        for call in calls.drain(..) {
+            ready.push(match call {
+                Call::Load { reads, reply } => Answer::Load((reply, self.load(&reads, shared))),
+                Call::List { ask, reply } => {
+                    let now = shared.now();
+                    let page = list::list(self.connection, now, &ask);
+                    Answer::List((reply, page.map_err(Failure::into_store_error)))
+                }
+            });
+            // The first read has taken the snapshot; what is begun later is not in it.
+            seen.get_or_insert_with(|| shared.sync.seen());
+        }
+        self.end.raw_execute()?;
+        Ok(seen.unwrap_or_default())
+    }
+
+    fn load(&mut self, reads: &[Read], shared: &Shared) -> Result<Loaded, StoreError> {
+        let facts = reads.iter().map(|read| self.fact(read)).collect::<Result<_, _>>();
+        let facts = facts.map_err(Failure::into_store_error)?;
+        // Read after the snapshot was taken, so that no fact lies ahead of it.
+        Ok(Loaded { now: shared.now(), facts })
+    }
+
+    fn fact(&mut self, read: &Read) -> Result<Fact, Failure> {
+        match read {
+            Read::Record { key, payload } => Ok(Fact::Record(self.record(key, *payload)?)),
+            Read::Mark(subject) => {
+                let columns = [subject.tenant_column(), subject.name_column()];
+                let mut found = self.find_mark.query(columns)?;
+                let mark = found.next()?.map(|row| rows::read_mark(row, 0, subject)).transpose()?;
+                Ok(Fact::Mark(mark))
+            }
+        }
+    }
+
+    fn record(&mut self, key: &Key, payload: bool) -> Result<Option<Found>, Failure> {
+        bind_key(&mut self.load_record, key)?;
+        let mut found = self.load_record.raw_query();
+        let Some(row) = found.next()? else { return Ok(None) };
+        let (stored, payload_id) = rows::read_stored(row, key)?;
+        let mut loaded = Found { stored, payload: None };
+        if let Some(id) = payload_id.filter(|_| payload) {
+            let mut found = self.load_payload.query([id])?;
+            let Some(row) = found.next()? else {
+                let what = format!("the payload of {} is missing", key.hash_hex());
+                return Err(Failure::Corrupt(what));
+            };
+            loaded.payload = Some(rows::read_payload(row, key)?);
+        }
+        Ok(Some(loaded))
+    }
+}
+
+impl Call {
+    fn fail(self, error: StoreError) {
+        match self {
+            Self::Load { reply, .. } => drop(reply.send(Err(error))),
+            Self::List { reply, .. } => drop(reply.send(Err(error))),
+        }
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,1 @@
+DELETE FROM payloads WHERE id = ?1

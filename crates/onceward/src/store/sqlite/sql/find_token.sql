@@ -1,0 +1,1 @@
+SELECT 1 FROM tokens WHERE token = ?1

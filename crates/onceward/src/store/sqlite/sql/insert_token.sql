@@ -1,0 +1,1 @@
+INSERT INTO tokens (token, at) VALUES (?1, ?2)

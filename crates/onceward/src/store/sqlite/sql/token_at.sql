@@ -1,0 +1,1 @@
+SELECT at FROM tokens WHERE id = ?1

@@ -1,0 +1,299 @@
+//! The one writer: a thread that owns the writing connection and applies groups to it.
+//!
+//! Rules: a group is one durable transaction, and groups that wait together share one. Errors
+//! before COMMIT did nothing (`NotApplied`); an error of COMMIT itself may or may not have
+//! (`Unknown`: the caller sends the same batches again and their tokens decide). When a batch makes
+//! the transaction fail, it is rolled back and each batch is applied alone, so that none fails for
+//! its neighbour: the call answers with an error only if none of its batches could be applied, and
+//! otherwise says `Contended` (nothing was written, try again) for those that could not.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use onceward_core::batch::{Answer, Batch};
+use rusqlite::{Connection, Statement};
+use tokio::sync::oneshot;
+
+use super::super::{Committed, StoreError};
+use super::apply::Writes;
+use super::checkpoint::Log;
+use super::failure::Failure;
+use super::{Shared, open, sync};
+
+/// Most batches in one transaction: further groups wait for the next.
+pub(super) const GROUP_MAX: usize = 256;
+
+/// A group and where its answer goes.
+pub(super) struct Call {
+    pub(super) group: Vec<Arc<Batch>>,
+    pub(super) reply: oneshot::Sender<Result<Committed, StoreError>>,
+}
+
+/// What the writer is told.
+pub(super) enum Message {
+    Commit(Call),
+    Stop,
+}
+
+/// The writer's side of the channel and what it needs to open its connection anew.
+pub(super) struct Writer {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    log: Arc<Log>,
+    inbox: Receiver<Message>,
+    stopped: bool,
+}
+
+/// How a transaction failed.
+enum Failed {
+    /// Nothing was written.
+    Before(Failure),
+    /// It may have been written.
+    AtCommit(rusqlite::Error),
+}
+
+impl Failed {
+    fn into_store_error(self) -> StoreError {
+        match self {
+            Self::Before(failure) => failure.into_store_error(),
+            Self::AtCommit(error) => StoreError::Unknown(format!("the commit failed: {error}")),
+        }
+    }
+}
+
+impl Writer {
+    /// A writer that has not started.
+    pub(super) fn new(
+        path: PathBuf,
+        shared: Arc<Shared>,
+        log: Arc<Log>,
+        inbox: Receiver<Message>,
+    ) -> Self {
+        Self { path, shared, log, inbox, stopped: false }
+    }
+
+    /// Serves until it is told to stop. Opens the connection anew after errors that may have
+    /// left it in doubt; while that fails, calls are answered with the reason.
+    pub(super) fn run(mut self, first: Connection) {
+        let mut connection = Some(first);
+        while let Some(calls) = self.gather() {
+            if let Some(why) = self.shared.sync.broken() {
+                fail_all(calls, &format!("the log could not be synced: {why}"));
+                continue;
+            }
+            match connection.take().map_or_else(|| self.reopen(), Ok) {
+                Ok(opened) => {
+                    if self.serve(&opened, calls) {
+                        connection = Some(opened);
+                    }
+                }
+                Err(error) => fail_all(calls, &error),
+            }
+        }
+        // Calls that came after the word to stop.
+        while let Ok(message) = self.inbox.try_recv() {
+            if let Message::Commit(call) = message {
+                fail_all(vec![call], &"the store is closed");
+            }
+        }
+    }
+
+    fn reopen(&self) -> Result<Connection, StoreError> {
+        let mut connection = open::writer(&self.path)?;
+        let counted = self.log.count_pages(&mut connection);
+        counted.map_err(|error| open::refused(&self.path, &error))?;
+        Ok(connection)
+    }
+
+    /// Waits for a call and takes whatever else waits, up to a transaction's worth.
+    fn gather(&mut self) -> Option<Vec<Call>> {
+        if self.stopped {
+            return None;
+        }
+        let mut calls = match self.inbox.recv() {
+            Ok(Message::Commit(call)) => vec![call],
+            Ok(Message::Stop) | Err(_) => return None,
+        };
+        let mut batches = calls[0].group.len();
+        while batches < GROUP_MAX {
+            match self.inbox.try_recv() {
+                Ok(Message::Commit(call)) => {
+                    batches += call.group.len();
+                    calls.push(call);
+                }
+                Ok(Message::Stop) => {
+                    self.stopped = true;
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        Some(calls)
+    }
+
+    /// Applies calls on one connection until told to stop (true) or until it is in doubt (false).
+    fn serve(&mut self, connection: &Connection, first: Vec<Call>) -> bool {
+        let mut session = match Session::new(connection, self.shared.clone()) {
+            Ok(session) => session,
+            Err(error) => {
+                fail_all(first, &error);
+                return false;
+            }
+        };
+        let mut next = Some(first);
+        while let Some(calls) = next {
+            session.answer(calls);
+            let tended = self.log.tend(connection);
+            if session.in_doubt || tended.is_err() || self.shared.sync.broken().is_some() {
+                return false;
+            }
+            next = self.gather();
+        }
+        self.stopped = true;
+        true
+    }
+}
+
+/// Tells calls that nothing was done, and why. Whoever asked may have gone away meanwhile.
+fn fail_all(calls: Vec<Call>, why: &impl std::fmt::Display) {
+    for call in calls {
+        let _ = call.reply.send(Err(StoreError::NotApplied(why.to_string())));
+    }
+}
+
+/// The writer on one connection.
+struct Session<'c> {
+    connection: &'c Connection,
+    shared: Arc<Shared>,
+    begin: Statement<'c>,
+    commit: Statement<'c>,
+    rollback: Statement<'c>,
+    writes: Writes<'c>,
+    /// Whether an error left the connection in doubt.
+    in_doubt: bool,
+}
+
+impl<'c> Session<'c> {
+    fn new(connection: &'c Connection, shared: Arc<Shared>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            connection,
+            shared,
+            // The write lock is taken at once, so that everything below is read under it.
+            begin: connection.prepare("BEGIN IMMEDIATE")?,
+            commit: connection.prepare("COMMIT")?,
+            rollback: connection.prepare("ROLLBACK")?,
+            writes: Writes::prepare(connection)?,
+            in_doubt: false,
+        })
+    }
+
+    /// Applies the groups of all calls in one transaction and answers each.
+    fn answer(&mut self, calls: Vec<Call>) {
+        let alone = matches!(&calls[..], [call] if call.group.len() <= 1);
+        let batches = calls.iter().flat_map(|call| &call.group);
+        match self.transact(batches.map(|batch| &**batch)) {
+            Ok(answers) => {
+                let mut answers = answers.into_iter();
+                let told = calls.into_iter().map(|call| {
+                    let answers = answers.by_ref().take(call.group.len()).collect();
+                    sync::Answer::Commit((call.reply, Ok(Committed { answers })))
+                });
+                self.shared.sync.tell(self.shared.sync.seen(), told);
+            }
+            Err(Failed::Before(_)) if !alone => {
+                for call in calls {
+                    let answer = self.apply_one_by_one(&call.group);
+                    let told = sync::Answer::Commit((call.reply, answer));
+                    self.shared.sync.tell(self.shared.sync.seen(), [told].into_iter());
+                }
+            }
+            Err(failed) => {
+                let error = failed.into_store_error();
+                for call in calls {
+                    let _ = call.reply.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    fn apply_one_by_one(&mut self, group: &[Arc<Batch>]) -> Result<Committed, StoreError> {
+        let mut answers = Vec::with_capacity(group.len());
+        let mut first_error = None;
+        let mut applied = 0;
+        for batch in group {
+            match self.transact([&**batch].into_iter()) {
+                Ok(mut answer) => {
+                    applied += 1;
+                    answers.append(&mut answer);
+                }
+                Err(failed @ Failed::AtCommit(_)) => return Err(failed.into_store_error()),
+                Err(failed) => {
+                    first_error.get_or_insert(failed.into_store_error());
+                    answers.push(Answer::Contended);
+                }
+            }
+        }
+        match first_error {
+            Some(error) if applied == 0 => Err(error),
+            _ => Ok(Committed { answers }),
+        }
+    }
+
+    /// One transaction. Its answers may be told once the commit is durable.
+    fn transact<'b>(
+        &mut self,
+        batches: impl Iterator<Item = &'b Batch>,
+    ) -> Result<Vec<Answer>, Failed> {
+        match self.apply_all(batches) {
+            Ok((answers, true)) => {
+                let commit = self.shared.sync.begin();
+                let committed = self.commit.raw_execute();
+                self.shared.sync.end(commit);
+                if let Err(error) = committed {
+                    self.in_doubt = true;
+                    self.roll_back();
+                    return Err(Failed::AtCommit(error));
+                }
+                self.shared.saw(self.writes.now());
+                Ok(answers)
+            }
+            Ok((answers, false)) => {
+                self.roll_back();
+                Ok(answers)
+            }
+            Err(failure) => {
+                self.in_doubt |= failure.spoils_connection();
+                self.roll_back();
+                Err(Failed::Before(failure))
+            }
+        }
+    }
+
+    fn apply_all<'b>(
+        &mut self,
+        batches: impl Iterator<Item = &'b Batch>,
+    ) -> Result<(Vec<Answer>, bool), Failure> {
+        self.begin.raw_execute()?;
+        let shared = &self.shared;
+        self.writes.start(|| shared.now())?;
+        let mut answers = Vec::new();
+        let mut any_written = false;
+        for batch in batches {
+            let (answer, written) = self.writes.apply(batch)?;
+            any_written |= written;
+            answers.push(answer);
+        }
+        if any_written {
+            self.writes.finish()?;
+        }
+        Ok((answers, any_written))
+    }
+
+    fn roll_back(&mut self) {
+        // Some errors roll back by themselves; then there is nothing to do.
+        if !self.connection.is_autocommit() && self.rollback.raw_execute().is_err() {
+            self.in_doubt = true;
+        }
+    }
+}
