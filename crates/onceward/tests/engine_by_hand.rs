@@ -3,23 +3,12 @@
 
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
 use common::*;
 use onceward::core::audit::Trace;
-use onceward::core::batch::{Answer, Batch};
-use onceward::core::decide::{
-    Finish, JobOrder, NewJob, Resolution, Resolved, Retry, Step, Verdict,
-};
+use onceward::core::decide::{Finish, JobOrder, NewJob, Resolution, Resolved, Retry, Verdict};
 use onceward::core::key::Key;
 use onceward::core::record::{OnAbandoned, State};
-use onceward::engine::{Engine, EngineOptions, OnceVerdict, Take, Taken};
-use onceward::store::memory::MemoryStore;
-use onceward::store::{
-    Capabilities, Committed, Cursor, List, Loaded, Page, Read, Store, StoreError, StoreFuture,
-};
+use onceward::engine::{Engine, Take, Taken};
 
 fn ordered(id: &str) -> NewJob {
     let mut job = NewJob::new(job_key(id), print(id), bytes(id));
@@ -79,23 +68,6 @@ async fn i22_an_ordered_job_that_is_ended_by_hand_lets_the_next_one_run() {
 }
 
 #[tokio::test]
-async fn i28_a_claim_of_an_ordered_job_keeps_its_order() {
-    let engine = three_jobs().await;
-    let claim = |id: &str| {
-        let mut claim = claim(id, id);
-        claim.key = job_key(id);
-        claim
-    };
-    let early = engine.claim(&claim("2")).await.unwrap();
-    assert_eq!(early.as_str(), "gap", "{early:?}");
-    let once = engine.run_once(&claim("1"), &outcome("sent")).await.unwrap();
-    assert!(matches!(once, OnceVerdict::Ran { .. }), "{once:?}");
-    let second = permit(engine.claim(&claim("2")).await.unwrap());
-    assert_eq!(engine.complete(&second, &outcome("sent")).await.unwrap(), Finish::Ok);
-    assert_eq!(take(&engine).await.len(), 1, "the third job's turn has come");
-}
-
-#[tokio::test]
 async fn a_rerun_by_hand_that_is_released_does_not_forget_its_payload() {
     let (engine, _, clock) = engine();
     let mut held = claim("k", "payload");
@@ -113,67 +85,4 @@ async fn a_rerun_by_hand_that_is_released_does_not_forget_its_payload() {
     let found = engine.look(&key("k")).await.unwrap().unwrap();
     assert_eq!(found.stored.record.state, State::Failed);
     assert_eq!(engine.fail(&again, "late", Retry::Never).await.unwrap(), Finish::Lost);
-}
-
-/// Applies the first group and loses its answer; afterwards every row is held by someone else.
-struct LostThenHeld {
-    inner: MemoryStore,
-    lost: AtomicBool,
-}
-
-impl Store for LostThenHeld {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn load(&self, reads: Vec<Read>) -> StoreFuture<'_, Loaded> {
-        self.inner.load(reads)
-    }
-
-    fn commit(&self, group: Vec<Arc<Batch>>) -> StoreFuture<'_, Committed> {
-        Box::pin(async move {
-            if self.lost.swap(true, Ordering::SeqCst) {
-                return Ok(Committed { answers: vec![Answer::Contended; group.len()] });
-            }
-            self.inner.commit(group).await?;
-            Err(StoreError::Unknown("the answer was lost".into()))
-        })
-    }
-
-    fn list(&self, what: List, after: Option<Cursor>, limit: usize) -> StoreFuture<'_, Page> {
-        self.inner.list(what, after, limit)
-    }
-
-    fn watch(&self, keys: Vec<Key>) -> StoreFuture<'_, ()> {
-        self.inner.watch(keys)
-    }
-
-    fn close(&self) -> StoreFuture<'_, ()> {
-        self.inner.close()
-    }
-}
-
-#[tokio::test]
-async fn i09_a_held_row_does_not_settle_a_lost_answer() {
-    let store = LostThenHeld { inner: MemoryStore::new(), lost: AtomicBool::new(false) };
-    let store = Arc::new(store);
-    let options = EngineOptions {
-        resend_for: Duration::from_millis(60),
-        contended_for: Duration::from_millis(10),
-        ..EngineOptions::default()
-    };
-    let engine = Engine::with_options(store.clone(), options);
-    let error = engine.run_once(&claim("k", "payload"), &outcome("done")).await.unwrap_err();
-    // It was applied: whoever says that nothing was done is wrong.
-    assert!(store.inner.snapshot().record(&key("k")).is_some());
-    assert!(!error.nothing_done(), "{error}");
-}
-
-#[test]
-fn a_resolution_looks_before_it_decides() {
-    use onceward::core::decide::{Facts, resolve};
-    use onceward::core::stamp::Token;
-    let step =
-        resolve(&key("k"), &Resolution::Erase, &Trace::default(), Token(1), &Facts::default());
-    assert!(matches!(step, Step::Look(_)), "{step:?}");
 }

@@ -132,8 +132,7 @@ pub fn claim(request: &Claim, token: Token, facts: &Facts) -> Step<Granted, Verd
         Standing::Abandoned(record) => return mark_unknown(record, token),
         Standing::Free { condition, over, was_expired } => (condition, over, was_expired),
     };
-    let guard = guard_of(request, over, was_expired);
-    if let Some(Err(refusal)) = guard.map(|guard| judge(guard, facts)) {
+    if let Some(Err(refusal)) = request.guard.as_ref().map(|guard| judge(guard, facts)) {
         return Step::Answer(Verdict::Refused(refusal));
     }
     if let Some(spent) = over.filter(|over| over.state == State::Running && is_spent(over)) {
@@ -141,7 +140,6 @@ pub fn claim(request: &Claim, token: Token, facts: &Facts) -> Step<Granted, Verd
     }
     let mut record = blank(request, State::Running);
     let mut fence = FenceWrite::Grant;
-    record.guard = guard.cloned();
     record.attempt = 1;
     if let Some(over) = over
         && !was_expired
@@ -170,7 +168,9 @@ pub fn claim(request: &Claim, token: Token, facts: &Facts) -> Step<Granted, Verd
     if !planted(Bug::LookThenClaim) {
         batch.conditions.push(condition);
     }
-    batch.conditions.extend(guard.map(guard_condition));
+    if let Some(guard) = &request.guard {
+        batch.conditions.push(guard_condition(guard));
+    }
     batch.writes.push(Write::Put(Box::new(draft.clone())));
     if let Some(over) = over
         && over.state == State::Running
@@ -211,14 +211,13 @@ pub fn run_once(
         }
         Standing::Free { condition, over, was_expired } => (condition, over, was_expired),
     };
-    let guard = guard_of(request, over, was_expired);
     let draft = once_draft(request, completion, over, was_expired);
     let mut batch = Batch::new(token);
     batch.conditions.push(condition);
     let mut entry = Entry::about(&request.key, "done", &request.fingerprint, &request.trace);
-    entry.version_after = guard.map(|guard| guard.rule.moves_to());
+    entry.version_after = request.guard.as_ref().map(|guard| guard.rule.moves_to());
     batch.writes.push(Write::Put(Box::new(draft.clone())));
-    if let Err(refused) = add_guard(&mut batch, guard, facts) {
+    if let Err(refused) = add_guard(&mut batch, request.guard.as_ref(), facts) {
         return Step::Answer(refused);
     }
     batch.writes.push(Write::Audit(Box::new(entry)));
@@ -238,7 +237,6 @@ fn once_draft(
     was_expired: bool,
 ) -> Draft {
     let mut record = blank(request, State::Done);
-    record.guard = guard_of(request, over, was_expired).cloned();
     record.outcome = Some(completion.digest);
     record.terms.retain_ms = completion.retain_ms.unwrap_or(request.terms.retain_ms);
     record.attempt = match over {

@@ -6,7 +6,7 @@
 //! through the calm one, and what was acknowledged, replayed and done is compared with what is
 //! there.
 //!
-//! The steps follow from the seed; their interleaving does not. The store's clock has to run.
+//! What each worker does follows from the seed; how the workers interleave does not.
 
 mod book;
 
@@ -24,6 +24,8 @@ use onceward_core::key::{Key, Kind, Subject};
 use onceward_core::limits::LimitError;
 use onceward_core::record::{Body, State, Terms};
 
+use super::faulty::{FaultPlan, FaultyStore};
+use super::harness::Harness;
 use super::random::Random;
 use super::sim::Violation;
 use crate::engine::{Engine, EngineError, EngineOptions, OnceVerdict, Take};
@@ -34,6 +36,8 @@ pub use book::WorkloadReport;
 
 const TENANT: &str = "workload";
 const QUEUE: &str = "work";
+/// How often a clock that tests move is moved.
+const TICK: Duration = Duration::from_millis(5);
 /// How long everything may take to come to rest, in leases.
 const REST_LEASES: u32 = 200;
 
@@ -58,39 +62,61 @@ impl Default for Workload {
     }
 }
 
-/// Runs a workload against `store` and audits it through `calm`, which is the same store without
-/// faults.
+/// Runs a workload against a fresh store of the harness, under a plan of faults, and audits it.
 ///
 /// # Errors
 /// The first invariant that is broken.
 pub async fn run(
-    store: Arc<dyn Store>,
-    calm: Arc<dyn Store>,
+    harness: &dyn Harness,
+    faults: FaultPlan,
+    workload: &Workload,
+) -> Result<WorkloadReport, Violation> {
+    let store = harness.open().await.map_err(|error| stuck(&error))?;
+    let store = Arc::new(FaultyStore::new(store, faults));
+    tokio::select! {
+        audited = run_on(harness, store, workload) => audited,
+        () = tick(harness) => Err(stuck(&"its clock can't be moved")),
+    }
+}
+
+/// Lets a store's clock that tests move go with real time.
+async fn tick(harness: &dyn Harness) {
+    let mut ticks = tokio::time::interval(TICK);
+    loop {
+        ticks.tick().await;
+        match harness.advance(TICK.as_millis().try_into().unwrap_or(u64::MAX)).await {
+            Ok(true) => {}
+            // It runs by itself.
+            Ok(false) => std::future::pending().await,
+            Err(_) => return,
+        }
+    }
+}
+
+async fn run_on(
+    harness: &dyn Harness,
+    store: Arc<FaultyStore>,
     workload: &Workload,
 ) -> Result<WorkloadReport, Violation> {
     let names = Names::new(workload).map_err(|error| stuck(&error))?;
     let shared = Arc::new(Shared { names, book: Book::default(), lease_ms: workload.lease_ms });
+    let worker = |index: usize, store: Arc<dyn Store>| Worker {
+        index,
+        engine: Engine::with_options(store, options()),
+        shared: shared.clone(),
+        random: Random::new(workload.seed.wrapping_add(index as u64 * 7_919)),
+    };
     let tasks: Vec<_> = (0..workload.workers)
-        .map(|index| {
-            let worker = Worker {
-                index,
-                engine: Engine::with_options(store.clone(), options()),
-                shared: shared.clone(),
-                random: Random::new(workload.seed.wrapping_add(index as u64 * 7_919)),
-            };
-            tokio::spawn(worker.run(workload.rounds))
-        })
+        .map(|index| tokio::spawn(worker(index, store.clone()).run(workload.rounds)))
         .collect();
     for task in tasks {
         task.await.map_err(|error| stuck(&error))?;
     }
-    let mut healer = Worker {
-        index: workload.workers,
-        engine: Engine::with_options(calm, options()),
-        shared: shared.clone(),
-        random: Random::new(workload.seed),
-    };
+    store.set_plan(FaultPlan::Quiet);
+    store.release_delayed().await;
+    let mut healer = worker(workload.workers, store.inner().clone());
     healer.heal().await?;
+    harness.settle().await.map_err(|error| stuck(&error))?;
     book::audit(&healer.engine, &shared.names, &shared.book).await
 }
 
