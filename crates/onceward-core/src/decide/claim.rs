@@ -258,17 +258,6 @@ fn once_draft(
     }
 }
 
-/// The order that a claim must keep: its own, or that of the job it is about. A job that was made
-/// in an order keeps it, whoever runs it; otherwise those after it would wait for ever.
-fn guard_of<'a>(
-    request: &'a Claim,
-    over: Option<&'a Record>,
-    was_expired: bool,
-) -> Option<&'a Guard> {
-    let job = over.filter(|over| !was_expired && over.key.kind() == Kind::Job);
-    request.guard.as_ref().or_else(|| job.and_then(|job| job.guard.as_ref()))
-}
-
 /// Adds a guard's condition and the move of its mark.
 pub(super) fn add_guard(
     batch: &mut Batch,
