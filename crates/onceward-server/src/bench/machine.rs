@@ -12,12 +12,17 @@ pub(crate) fn environment(folder: Option<&Path>) -> Value {
     json!({
         "cores": cores(),
         "memory_mb": field_kb("/proc/meminfo", "MemTotal:").map(|kb| kb / 1024),
-        "kernel": fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|t| t.trim().to_owned()),
+        "kernel": kernel(),
         "file_system": folder.and_then(file_system),
         "onceward": env!("CARGO_PKG_VERSION"),
         "sqlite": rusqlite::version(),
         "optimised": !cfg!(debug_assertions),
     })
+}
+
+fn kernel() -> Option<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    Some(text.trim().to_string())
 }
 
 /// Cores that this process may use.
