@@ -117,10 +117,10 @@ fn seal(record: &Record, rest: &[u8]) -> [u8; SEAL_BYTES] {
     columns.push(record.state as u8);
     columns.push(record.fingerprint.rules());
     columns.extend_from_slice(record.fingerprint.hash());
-    let instant = |at: Option<At>| at.map_or(0, |at| at.0 + 1);
+    let instant = |at: Option<At>| at.map_or(0, |at| at.0.saturating_add(1));
     let numbers = [
         record.rev.0,
-        record.fence.map_or(0, |fence| fence.0 + 1),
+        record.fence.map_or(0, |fence| fence.0.saturating_add(1)),
         record.last_fence.0,
         record.attempt.into(),
         record.priority.into(),
@@ -243,5 +243,216 @@ impl<'a> Reader<'a> {
         };
         let subject = Subject::from_columns(&tenant, &name).map_err(|_| CodecError("guard"))?;
         Guard::new(subject, rule).map(Some).map_err(|_| CodecError("guard"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fingerprint::Fingerprint;
+    use crate::key::{Key, Kind};
+    use crate::record::State;
+    use crate::stamp::{Fence, Rev, Token};
+    use proptest::prelude::*;
+
+    fn text() -> impl Strategy<Value = Option<Text>> {
+        prop::option::of("\\PC{0,24}".prop_map(|text| Text::from(text.as_str())))
+    }
+
+    fn at() -> impl Strategy<Value = Option<At>> {
+        prop::option::of(any::<u64>().prop_map(At))
+    }
+
+    fn digest() -> impl Strategy<Value = Fingerprint> {
+        (any::<u8>(), any::<[u8; 32]>())
+            .prop_map(|(rules, hash)| Fingerprint::from_stored(rules, hash))
+    }
+
+    fn terms() -> impl Strategy<Value = Terms> {
+        (any::<[u64; 3]>(), any::<u32>(), any::<bool>(), any::<bool>()).prop_map(
+            |([lease_ms, retain_ms, remember_ms], max_attempts, hold, block)| Terms {
+                lease_ms,
+                retain_ms,
+                remember_ms,
+                max_attempts,
+                on_abandoned: if hold { OnAbandoned::Hold } else { OnAbandoned::Rerun },
+                on_dead: if block { OnDead::Block } else { OnDead::Skip },
+            },
+        )
+    }
+
+    fn guard() -> impl Strategy<Value = Option<Guard>> {
+        let number = 1..u64::from(u32::MAX);
+        let rule = (0..4, number.clone(), number).prop_map(|(code, first, second)| match code {
+            0 => Rule::Exactly { expected: first },
+            1 => Rule::Next { position: first },
+            2 => Rule::Above { position: first },
+            _ => Rule::NotBefore { at: first, grace_ms: second },
+        });
+        let subject = ("\\PC{1,8}", "\\PC{1,8}", "\\PC{1,8}");
+        prop::option::of((subject, rule).prop_map(|((tenant, space, id), rule)| {
+            Guard::new(Subject::new(&tenant, &space, &id).unwrap(), rule).unwrap()
+        }))
+    }
+
+    fn key() -> impl Strategy<Value = Key> {
+        let parts = ("\\PC{1,8}", "\\PC{1,8}", "\\PC{1,8}");
+        (0..Kind::ALL.len(), parts).prop_map(|(kind, (tenant, scope, id))| {
+            Key::new(Kind::ALL[kind], &tenant, &scope, &id).unwrap()
+        })
+    }
+
+    fn record() -> impl Strategy<Value = Record> {
+        let names = (key(), 0..State::ALL.len(), digest(), prop::option::of(digest()));
+        let stamps = (any::<u64>(), prop::option::of(any::<u64>()), any::<u64>(), any::<u128>());
+        let instants = (any::<[u64; 2]>(), at(), at(), at());
+        let small = (any::<u32>(), any::<u8>(), any::<bool>());
+        let rest = (terms(), [text(), text(), text(), text(), text(), text()], guard());
+        (names, stamps, instants, small, rest).prop_map(|(names, stamps, instants, small, rest)| {
+            let (terms, [owner, attempt_id, error, actor, request_id, correlation_id], guard) =
+                rest;
+            Record {
+                key: names.0,
+                state: State::ALL[names.1],
+                fingerprint: names.2,
+                outcome: names.3,
+                rev: Rev(stamps.0),
+                fence: stamps.1.map(Fence),
+                last_fence: Fence(stamps.2),
+                token: Token(stamps.3),
+                created_at: At(instants.0[0]),
+                updated_at: At(instants.0[1]),
+                due_at: instants.1,
+                expires_at: instants.2,
+                sweep_at: instants.3,
+                attempt: small.0,
+                priority: small.1,
+                has_payload: small.2,
+                trace: Trace { actor, request_id, correlation_id },
+                terms,
+                owner,
+                attempt_id,
+                error,
+                guard,
+            }
+        })
+    }
+
+    /// The record as its columns alone give it.
+    fn columns(record: &Record) -> Record {
+        Record {
+            terms: Terms::default(),
+            owner: None,
+            attempt_id: None,
+            error: None,
+            guard: None,
+            trace: Trace::default(),
+            ..record.clone()
+        }
+    }
+
+    /// Records that differ from this one in exactly one column.
+    fn neighbours(record: &Record) -> Vec<(&'static str, Record)> {
+        let mut all = Vec::new();
+        let mut with = |column, change: &dyn Fn(&mut Record)| {
+            let mut changed = columns(record);
+            change(&mut changed);
+            all.push((column, changed));
+        };
+        let other = |at: Option<At>| at.map_or(Some(At(0)), |_| None);
+        let (tenant, name) = (record.key.tenant_column(), record.key.name_column());
+        with("tenant", &|r| {
+            r.key = Key::from_columns(&format!("{tenant}x"), r.key.kind(), name).unwrap();
+        });
+        with("name", &|r| {
+            r.key = Key::from_columns(tenant, r.key.kind(), &format!("{name}x")).unwrap();
+        });
+        with("kind", &|r| {
+            let kind = Kind::ALL[(r.key.kind() as usize + 1) % Kind::ALL.len()];
+            r.key = Key::from_columns(tenant, kind, name).unwrap();
+        });
+        with("state", &|r| r.state = State::ALL[(r.state as usize + 1) % State::ALL.len()]);
+        with("fingerprint", &|r| {
+            let (rules, mut hash) = (r.fingerprint.rules(), *r.fingerprint.hash());
+            hash[31] ^= 1;
+            r.fingerprint = Fingerprint::from_stored(rules, hash);
+        });
+        with("fingerprint rules", &|r| {
+            let (rules, hash) = (r.fingerprint.rules() ^ 1, *r.fingerprint.hash());
+            r.fingerprint = Fingerprint::from_stored(rules, hash);
+        });
+        with("rev", &|r| r.rev.0 ^= 1);
+        with("fence", &|r| r.fence = r.fence.map_or(Some(Fence(0)), |_| None));
+        with("last_fence", &|r| r.last_fence.0 ^= 1 << 40);
+        with("token", &|r| r.token.0 ^= 1 << 127);
+        with("attempt", &|r| r.attempt ^= 1);
+        with("priority", &|r| r.priority ^= 1);
+        with("created_at", &|r| r.created_at.0 ^= 1);
+        with("updated_at", &|r| r.updated_at.0 ^= 1);
+        with("due_at", &|r| r.due_at = other(r.due_at));
+        with("expires_at", &|r| r.expires_at = other(r.expires_at));
+        with("sweep_at", &|r| r.sweep_at = other(r.sweep_at));
+        with("has_payload", &|r| r.has_payload = !r.has_payload);
+        with("outcome", &|r| {
+            let none = Some(Fingerprint::from_stored(0, [0; 32]));
+            r.outcome = r.outcome.map_or(none, |_| None);
+        });
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_gives_everything_back(record in record()) {
+            let mut read = columns(&record);
+            prop_assert_eq!(decode_rest(&mut read, &encode_rest(&record)), Ok(()));
+            prop_assert_eq!(read, record);
+        }
+
+        #[test]
+        fn i18_every_flipped_bit_is_refused(record in record()) {
+            let mut rest = encode_rest(&record);
+            for bit in 0..rest.len() * 8 {
+                rest[bit / 8] ^= 1 << (bit % 8);
+                prop_assert!(decode_rest(&mut columns(&record), &rest).is_err(), "bit {}", bit);
+                rest[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+
+        #[test]
+        fn i18_every_cut_and_every_tail_is_refused(record in record()) {
+            let rest = encode_rest(&record);
+            for length in 0..rest.len() {
+                let cut = &rest[..length];
+                prop_assert!(decode_rest(&mut columns(&record), cut).is_err(), "length {}", length);
+            }
+            for byte in [0, 1, 0xff] {
+                let longer = [&rest[..], &[byte]].concat();
+                prop_assert!(decode_rest(&mut columns(&record), &longer).is_err());
+            }
+        }
+
+        #[test]
+        fn i18_every_changed_column_breaks_the_seal(record in record()) {
+            let rest = encode_rest(&record);
+            for (column, mut changed) in neighbours(&record) {
+                let read = decode_rest(&mut changed, &rest);
+                prop_assert_eq!(read, Err(CodecError("seal")), "{}", column);
+            }
+        }
+
+        #[test]
+        fn foreign_bytes_never_panic(
+            record in record(),
+            bytes in prop::collection::vec(any::<u8>(), 0..96),
+        ) {
+            prop_assert!(decode_rest(&mut columns(&record), &bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn sealed_parts_can_not_imitate_one_another() {
+        assert_ne!(seal_parts(&[b"ab", b"c"]), seal_parts(&[b"a", b"bc"]));
+        assert_ne!(seal_parts(&[b"a", b""]), seal_parts(&[b"a"]));
+        assert_eq!(seal_parts(&[b"a", b"b"]), seal_parts(&[b"a", b"b"]));
     }
 }

@@ -1,5 +1,7 @@
 //! The faulty store does what its plan says: each fault once, on the call it is meant for.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,6 +3,8 @@
 
 #![cfg(feature = "sqlite")]
 
+#[path = "sqlite/crash.rs"]
+mod crash;
 #[path = "sqlite/support.rs"]
 mod support;
 
@@ -142,4 +144,206 @@ async fn a_weaker_durability_is_asked_for_by_name_and_shown() {
     assert_eq!(store.capabilities().durability, Durability::Weak("wal-normal"));
     drop(store);
     assert_eq!(folder.open().capabilities().durability, Durability::Full);
+}
+
+#[test]
+fn a_second_server_is_refused_and_told_who_holds_the_file() {
+    let folder = Folder::new("second");
+    let first = folder.open();
+    let why = folder.refusal();
+    assert!(why.contains(&format!("in use by process {}", std::process::id())), "{why}");
+    assert!(why.contains("store.db.lock") && why.contains("stop it"), "{why}");
+    drop(first);
+    drop(folder.open());
+}
+
+#[test]
+fn whatever_is_wrong_with_the_file_is_said_with_what_to_do() {
+    let folder = Folder::new("wrong");
+    let options = SqliteOptions::default;
+    let missing = folder.path().join("missing").join("store.db");
+    let why = refusal(SqliteStore::open(missing, options()));
+    assert!(why.contains("missing does not exist; create it"), "{why}");
+    let why = refusal(SqliteStore::open(folder.path(), options()));
+    assert!(why.contains("is a folder; name a file in it"), "{why}");
+    let why = refusal(SqliteStore::open_read_only(folder.database()));
+    assert!(why.contains("there is no database at"), "{why}");
+
+    std::fs::write(folder.database(), "no database, but longer than its header".repeat(9)).unwrap();
+    let why = folder.refusal();
+    assert!(why.contains("is not a database; choose another path"), "{why}");
+    let why = refusal(SqliteStore::open_read_only(folder.database()));
+    assert!(why.contains("is not a database; choose another path"), "{why}");
+    std::fs::remove_file(folder.database()).unwrap();
+
+    folder.raw().execute_batch("CREATE TABLE theirs (id INTEGER)").unwrap();
+    let why = folder.refusal();
+    assert!(why.contains("is a database of another program"), "{why}");
+    std::fs::remove_file(folder.database()).unwrap();
+
+    drop(folder.open());
+    let mut permissions = std::fs::metadata(folder.database()).unwrap().permissions();
+    permissions.set_readonly(true);
+    std::fs::set_permissions(folder.database(), permissions).unwrap();
+    let why = folder.refusal();
+    assert!(why.contains("is read-only; make it writable"), "{why}");
+}
+
+#[test]
+fn a_newer_schema_is_left_alone() {
+    let folder = Folder::new("newer");
+    drop(folder.open());
+    let raw = folder.raw();
+    raw.execute("INSERT INTO migrations VALUES (99, 'later', x'00', 0)", []).unwrap();
+    drop(raw);
+    for why in [folder.refusal(), refusal(SqliteStore::open_read_only(folder.database()))] {
+        assert!(
+            why.contains("schema version 99") && why.contains("use the newer version"),
+            "{why}"
+        );
+    }
+}
+
+#[test]
+fn a_changed_migration_is_noticed() {
+    let folder = Folder::new("checksum");
+    drop(folder.open());
+    let raw = folder.raw();
+    raw.execute("UPDATE migrations SET checksum = x'00'", []).unwrap();
+    drop(raw);
+    for why in [folder.refusal(), refusal(SqliteStore::open_read_only(folder.database()))] {
+        assert!(why.contains("migration 1") && why.contains("another checksum"), "{why}");
+    }
+}
+
+#[test]
+fn an_older_schema_is_not_changed_by_looking() {
+    let folder = Folder::new("older");
+    drop(folder.open());
+    let raw = folder.raw();
+    raw.execute("DELETE FROM migrations", []).unwrap();
+    drop(raw);
+    let why = refusal(SqliteStore::open_read_only(folder.database()));
+    assert!(why.contains("schema version 0") && why.contains("onceward migrate"), "{why}");
+}
+
+#[tokio::test]
+async fn a_store_can_be_looked_at_while_a_server_holds_it() {
+    let folder = Folder::new("look");
+    let store = folder.open();
+    finish(&store, &key("1"), b"outcome").await;
+    let look = SqliteStore::open_read_only(folder.database()).unwrap();
+    let found = find(&look, &key("1")).await.unwrap().unwrap();
+    assert_eq!(found.stored.outcome.as_deref(), Some(&b"outcome"[..]));
+    finish(&store, &key("2"), b"later").await;
+    assert!(find(&look, &key("2")).await.unwrap().is_some(), "a look is fresh each time");
+    let refused = look.commit(vec![claim(&key("3"))]).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Unsupported { store: "sqlite", .. }), "{refused:?}");
+    look.close().await.unwrap();
+    finish(&store, &key("3"), b"the server goes on").await;
+}
+
+/// Ways to change stored bytes behind the store's back. `one` and `two` are done, with payloads.
+const DAMAGES: &[&str] = &[
+    "UPDATE outcomes SET body = CAST('x' || substr(body, 2) AS BLOB)",
+    "UPDATE outcomes SET body = substr(body, 1, length(body) - 1)",
+    "UPDATE outcomes SET body = x''",
+    "DELETE FROM outcomes",
+    "UPDATE records SET outcome_id = \
+     (SELECT max(outcome_id + 0) FROM records r WHERE r.id <> records.id)",
+    "UPDATE records SET outcome_id = NULL",
+    "UPDATE records SET outcome = NULL",
+    "UPDATE records SET state = 3",
+    "UPDATE records SET state = 7",
+    "UPDATE records SET rev = rev + 1",
+    "UPDATE records SET fence = 1",
+    "UPDATE records SET last_fence = 0",
+    "UPDATE records SET token = zeroblob(16)",
+    "UPDATE records SET token = zeroblob(15)",
+    "UPDATE records SET fingerprint = zeroblob(33)",
+    "UPDATE records SET fingerprint = x''",
+    "UPDATE records SET attempt = attempt + 1",
+    "UPDATE records SET attempt = -1",
+    "UPDATE records SET priority = 9",
+    "UPDATE records SET created_at = created_at + 1",
+    "UPDATE records SET updated_at = updated_at - 1",
+    "UPDATE records SET due_at = 1",
+    "UPDATE records SET expires_at = expires_at + 1",
+    "UPDATE records SET sweep_at = NULL",
+    "UPDATE records SET has_payload = 1 - has_payload",
+    "UPDATE records SET rest = substr(rest, 1, length(rest) - 1)",
+    "UPDATE records SET rest = x''",
+    "UPDATE records SET rest = CAST(substr(rest, 1, 5) || x'ff' || substr(rest, 7) AS BLOB)",
+    "UPDATE records SET name = name || 'x', id = id + 100 WHERE name LIKE '%two'; \
+     UPDATE records SET name = replace(name, 'one', 'two'); \
+     UPDATE records SET name = replace(name, 'twox', 'one')",
+    "UPDATE payloads SET body = CAST('x' || substr(body, 2) AS BLOB)",
+    "UPDATE payloads SET seal = zeroblob(8)",
+    "UPDATE payloads SET seal = x''",
+    "DELETE FROM payloads",
+    "UPDATE records SET payload_id = \
+     (SELECT max(payload_id + 0) FROM records r WHERE r.id <> records.id)",
+];
+
+#[tokio::test]
+async fn i18_whatever_is_changed_in_a_record_is_refused() {
+    for damage in DAMAGES {
+        let folder = Folder::new("damage");
+        let store = folder.open();
+        for id in ["one", "two"] {
+            let mut claim = claim(&key(id)).as_ref().clone();
+            if let Write::Put(draft) = &mut claim.writes[0] {
+                draft.payload = Body::Set(format!("payload of {id}").into_bytes().into());
+            }
+            let granted = fence(&one(&store, &claim.into()).await);
+            let outcome = format!("outcome of {id}");
+            applied(&one(&store, &complete(&key(id), granted, outcome.as_bytes())).await);
+        }
+        assert!(find(&store, &key("one")).await.unwrap().is_some(), "{damage}: nothing to damage");
+        folder.raw().execute_batch(damage).unwrap();
+        let found = find(&store, &key("one")).await;
+        assert!(matches!(found, Err(StoreError::Corrupt(_))), "{damage}: {found:?}");
+    }
+}
+
+#[tokio::test]
+async fn i18_whatever_is_changed_in_a_mark_is_refused() {
+    let damages = [
+        "UPDATE marks SET value = CAST('x' || substr(value, 2) AS BLOB)",
+        "UPDATE marks SET value = NULL",
+        "UPDATE marks SET position = position + 1",
+        "UPDATE marks SET updated_at = 0",
+        "UPDATE marks SET seal = x''",
+        "UPDATE marks SET name = 'orders:3' WHERE name = 'orders:1'; \
+         UPDATE marks SET name = 'orders:1' WHERE name = 'orders:2'",
+    ];
+    for damage in damages {
+        let folder = Folder::new("damaged-mark");
+        let store = folder.open();
+        for id in ["1", "2"] {
+            let value = Body::Set(b"document"[..].into());
+            let write = Write::Mark { subject: subject(id), position: 1, value };
+            applied(&one(&store, &batch(vec![], vec![write])).await);
+        }
+        folder.raw().execute_batch(damage).unwrap();
+        let loaded = store.load(vec![Read::Mark(subject("1"))]).await;
+        assert!(matches!(loaded, Err(StoreError::Corrupt(_))), "{damage}: {loaded:?}");
+    }
+}
+
+#[tokio::test]
+async fn i26_a_damaged_record_does_not_fail_its_neighbours() {
+    let folder = Folder::new("damaged-neighbour");
+    let store = folder.open();
+    finish(&store, &key("damaged"), b"outcome").await;
+    folder.raw().execute_batch("UPDATE outcomes SET body = x'00'").unwrap();
+    let group = vec![claim(&key("a")), claim(&key("damaged")), claim(&key("b"))];
+    let answers = store.commit(group).await.unwrap().answers;
+    applied(&answers[0]);
+    assert_eq!(answers[1], Answer::Contended);
+    applied(&answers[2]);
+    let alone = store.commit(vec![claim(&key("damaged"))]).await;
+    assert!(matches!(alone, Err(StoreError::Corrupt(_))), "{alone:?}");
+    assert!(find(&store, &key("a")).await.unwrap().is_some());
+    assert!(find(&store, &key("b")).await.unwrap().is_some());
 }

@@ -3,7 +3,7 @@
 //! Rule: everything that is looked at was locked before, by name, and stays so until the commit;
 //! therefore what was checked still holds when it is written. Locks of keys, marks and tokens are
 //! tried, never waited for. Each batch is answered on its own; a group that fails whole is applied
-//! again batch by batch. What is written, and how, is said in `write.rs`.
+//! again batch by batch. What is written, and how, is said in `writer.rs`.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,15 +12,16 @@ use onceward_core::batch::{Answer, Applied, Batch, Condition, Refused, There, Wi
 use onceward_core::key::{Key, Subject};
 use onceward_core::record::{Mark, Stored};
 use onceward_core::stamp::{At, Fence, Rev, Token};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
 use super::super::{Committed, StoreError};
 use super::failure::Failure;
-use super::load::KeyColumns;
 use super::open::{Lease, Session};
+use super::reader::KeyColumns;
 use super::rows;
 use super::sql::Sql;
-use super::write::{Looked, Writes};
+use super::writer::{Looked, Writes};
 
 /// What one batch came to: an answer, or what is wrong with it alone.
 type Result1 = Result<Answer, StoreError>;
@@ -98,8 +99,8 @@ async fn attempt(
     let mut writes = Writes::new(held.now);
     let mut verdicts = Vec::with_capacity(group.len());
     for (index, batch) in group.iter().enumerate() {
-        let verdict =
-            if held.missed.contains(&index) { Verdict::Contended } else { check(batch, &held) };
+        let got = held.got.get(index) == Some(&true);
+        let verdict = if got { check(batch, &held) } else { Verdict::Contended };
         let verdict = match verdict {
             Verdict::Holds(_) => Verdict::Holds(writes.add(batch, &held, &mut stamps)),
             other => other,
@@ -118,10 +119,11 @@ struct Touched<'a> {
     keys: Vec<&'a Key>,
     subjects: Vec<&'a Subject>,
     tokens: Vec<Token>,
-    /// In order, each with the batch that needs it.
-    locks: Vec<(String, usize)>,
-    /// In order.
-    audits: Vec<String>,
+    /// In order, each with the batch that needs it, counted from 1 as SQL does.
+    locks: Vec<(String, i32)>,
+    /// The same for the tenants whose audit is written.
+    audits: Vec<(String, i32)>,
+    batches: i32,
     puts: i64,
 }
 
@@ -129,16 +131,19 @@ impl<'a> Touched<'a> {
     /// The names of locks are the same in every version that may run beside this one.
     fn by(group: &'a [Arc<Batch>], schema: &str) -> Self {
         let mut locks = Vec::new();
-        let mut audits = BTreeSet::new();
+        let mut audits = Vec::new();
         let mut tokens = Vec::new();
         let mut puts = 0;
-        for (index, batch) in group.iter().enumerate() {
-            locks.extend(batch.keys().map(|key| (format!("{schema}:record:{key}"), index)));
+        let mut batches = 0;
+        for batch in group {
+            batches += 1;
+            let owner = batches;
+            locks.extend(batch.keys().map(|key| (format!("{schema}:record:{key}"), owner)));
             let subjects = batch.subjects();
-            locks.extend(subjects.map(|subject| (format!("{schema}:mark:{subject}"), index)));
+            locks.extend(subjects.map(|subject| (format!("{schema}:mark:{subject}"), owner)));
             if batch.witness() == Witness::Tokens {
                 // A batch whose rows are gone or are none still has to exclude its own copy.
-                locks.push((format!("{schema}:token:{:032x}", batch.token.0), index));
+                locks.push((format!("{schema}:token:{:032x}", batch.token.0), owner));
                 tokens.push(batch.token);
             }
             for write in &batch.writes {
@@ -146,7 +151,7 @@ impl<'a> Touched<'a> {
                     Write::Put(_) => puts += 1,
                     Write::Audit(entry) => {
                         let tenant = rows::text_column(&entry.tenant);
-                        audits.insert(format!("{schema}:audit:{tenant}"));
+                        audits.push((format!("{schema}:audit:{tenant}"), owner));
                     }
                     Write::Delete(_) | Write::Mark { .. } => {}
                 }
@@ -154,6 +159,8 @@ impl<'a> Touched<'a> {
         }
         locks.sort_unstable();
         locks.dedup();
+        audits.sort_unstable();
+        audits.dedup();
         let keys: HashSet<&Key> = group.iter().flat_map(|batch| batch.keys()).collect();
         let subjects: HashSet<&Subject> = group.iter().flat_map(|b| b.subjects()).collect();
         Self {
@@ -161,7 +168,8 @@ impl<'a> Touched<'a> {
             subjects: subjects.into_iter().collect(),
             tokens,
             locks,
-            audits: audits.into_iter().collect(),
+            audits,
+            batches,
             puts,
         }
     }
@@ -171,8 +179,8 @@ impl<'a> Touched<'a> {
 pub(super) struct Held<'a> {
     pub(super) now: At,
     stamps: Vec<u64>,
-    /// Batches that missed a lock.
-    missed: HashSet<usize>,
+    /// Which batches got all their locks.
+    got: Vec<bool>,
     pub(super) records: HashMap<&'a Key, Stamped>,
     /// Position and the digest of the value.
     pub(super) marks: HashMap<&'a Subject, (u64, Option<Vec<u8>>)>,
@@ -191,13 +199,12 @@ async fn hold<'a>(session: &Session, touched: &Touched<'a>) -> Result<Held<'a>, 
     let client = &session.client;
     // Read committed, whatever the database's default is: each statement has to see what was
     // committed before the locks were taken. Biased: statements go out in this order.
-    let (begun, locks, audits, drawn, records, marks, tokens) = session
+    let (begun, locks, drawn, records, marks, tokens) = session
         .flight(async {
             tokio::join!(
                 biased;
                 client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"),
-                lock(session, &touched.locks),
-                lock_audits(session, &touched.audits),
+                lock(session, touched),
                 draw(session, touched.puts),
                 find_records(session, &touched.keys),
                 find_marks(session, &touched.subjects),
@@ -207,26 +214,25 @@ async fn hold<'a>(session: &Session, touched: &Touched<'a>) -> Result<Held<'a>, 
         .await?;
     begun?;
     let locks = locks?;
-    audits?;
     let drawn = drawn?;
     let (records, marks, tokens) = (records?, marks?, tokens?);
     read_held(touched, &locks, &drawn, &records, &marks, &tokens)
 }
 
-async fn lock(session: &Session, locks: &[(String, usize)]) -> Result<Vec<Row>, Error> {
-    let names: Vec<&str> = locks.iter().map(|(name, _)| name.as_str()).collect();
-    session.client.query(session.prepared(Sql::Lock), &[&names]).await
+async fn lock(session: &Session, touched: &Touched<'_>) -> Result<Row, Error> {
+    let (names, owners) = columns(&touched.locks);
+    let (audits, audit_owners) = columns(&touched.audits);
+    let values: [&(dyn ToSql + Sync); 5] =
+        [&names, &owners, &audits, &audit_owners, &touched.batches];
+    session.client.query_one(session.prepared(Sql::Lock), &values).await
+}
+
+fn columns(locks: &[(String, i32)]) -> (Vec<&str>, Vec<i32>) {
+    locks.iter().map(|(name, owner)| (name.as_str(), *owner)).unzip()
 }
 
 async fn draw(session: &Session, stamps: i64) -> Result<Row, Error> {
     session.client.query_one(session.prepared(Sql::Draw), &[&stamps]).await
-}
-
-async fn lock_audits(session: &Session, names: &[String]) -> Result<(), Error> {
-    if names.is_empty() {
-        return Ok(());
-    }
-    session.client.execute(session.prepared(Sql::LockAudit), &[&names]).await.map(drop)
 }
 
 async fn find_records(session: &Session, keys: &[&Key]) -> Result<Vec<Row>, Error> {
@@ -258,19 +264,14 @@ async fn find_tokens(session: &Session, tokens: &[Token]) -> Result<Vec<Row>, Er
 /// A column of another type than the statement names is a broken server: nothing can go on.
 fn read_held<'a>(
     touched: &Touched<'a>,
-    locks: &[Row],
+    locks: &Row,
     drawn: &Row,
     records: &[Row],
     marks: &[Row],
     tokens: &[Row],
 ) -> Result<Held<'a>, Failure> {
     let broken = |error: StoreError| Failure::Gone(error.to_string());
-    let mut missed = HashSet::new();
-    for ((_, batch), row) in touched.locks.iter().zip(locks) {
-        if !rows::get::<bool>(row, 0).map_err(broken)? {
-            missed.insert(*batch);
-        }
-    }
+    let got = rows::get(locks, 0).map_err(broken)?;
     let now = At(rows::number(drawn, 0).map_err(broken)?);
     let stamps: Vec<i64> = rows::get(drawn, 1).map_err(broken)?;
     let token = |bytes: &[u8]| {
@@ -298,7 +299,7 @@ fn read_held<'a>(
     Ok(Held {
         now,
         stamps: stamps.into_iter().map(i64::cast_unsigned).collect(),
-        missed,
+        got,
         records: found,
         marks: marked,
         tokens: known.collect::<Result<_, _>>().map_err(broken)?,

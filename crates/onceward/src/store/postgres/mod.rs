@@ -3,18 +3,19 @@
 //! Rule: every write goes through the same advisory locks (`apply.rs`), so processes need to know
 //! nothing of each other, and all instants are the server's. Work on a connection runs in a task
 //! of its own that owns it to the end: a caller that goes away leaves no open transaction behind.
+//! Sessions are set up once, so a pooler in between has to keep them (not one per transaction).
 //! Connections are plain TCP or sockets; TLS, row-level security and watching are not here yet.
 
 mod apply;
 mod failure;
 mod list;
-mod load;
 mod migrate;
 mod open;
 mod options;
+mod reader;
 mod rows;
 mod sql;
-mod write;
+mod writer;
 
 pub use options::PostgresOptions;
 
@@ -101,7 +102,7 @@ impl Store for PostgresStore {
         let readers = self.readers.clone();
         owned(StoreError::NotApplied, async move {
             let lease = readers.lease().await?;
-            load::load(lease, &reads).await
+            reader::load(lease, &reads).await
         })
     }
 

@@ -13,7 +13,7 @@ use futures_util::future::try_join_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tokio_postgres::config::Host;
+use tokio_postgres::config::{Host, TargetSessionAttrs};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, Error, NoTls, Statement};
 
@@ -49,6 +49,8 @@ impl Target {
         }
         config.connect_timeout(options.connect_timeout());
         config.tcp_user_timeout(options.answer_timeout());
+        // Of several hosts, the one that writes: a replica would be read behind its commits.
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         config.keepalives(true).keepalives_idle(KEEPALIVE_IDLE);
         Ok(Self { config, options })
     }
@@ -79,7 +81,7 @@ impl Target {
                 return Err(StoreError::NotApplied(text));
             }
         };
-        // Whatever ends the connection reaches the requests under way; there is nobody else to tell.
+        // What ends the connection reaches the requests under way; there is nobody else to tell.
         Ok((client, tokio::spawn(async move { drop(connection.await) })))
     }
 
@@ -115,6 +117,20 @@ pub(super) struct Session {
 impl Session {
     async fn open(target: &Target, role: Role) -> Result<Self, StoreError> {
         let (client, driver) = target.connect().await?;
+        let limit = target.options.answer_timeout();
+        let prepared = tokio::time::timeout(limit, Self::prepare(client, driver, target, role));
+        prepared.await.unwrap_or_else(|_| {
+            let (at, ms) = (target.shown(), limit.as_millis());
+            Err(StoreError::NotApplied(format!("{at} was not ready within {ms} ms")))
+        })
+    }
+
+    async fn prepare(
+        client: Client,
+        driver: JoinHandle<()>,
+        target: &Target,
+        role: Role,
+    ) -> Result<Self, StoreError> {
         let failed = |error: Error| target.unreachable(&error);
         client.batch_execute(&settings(&target.options, role)).await.map_err(failed)?;
         migrate::check(&client, target).await?;
@@ -171,6 +187,7 @@ fn settings(options: &PostgresOptions, role: Role) -> String {
          SET statement_timeout = {statement}; \
          SET idle_in_transaction_session_timeout = {idle}; \
          SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
+         SET enable_bitmapscan = off; \
          SET jit = off; {reader}"
     )
 }

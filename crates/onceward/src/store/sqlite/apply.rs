@@ -164,7 +164,7 @@ impl<'c> Writes<'c> {
     }
 
     /// The common case: one record, one condition on it, checked by the statement that writes it.
-    /// `None` when the batch is of another kind or was not written; then the long way finds out why.
+    /// `None` when the batch is of another kind or was not written: the long way finds out why.
     fn apply_at_once(&mut self, batch: &Batch) -> Result<Option<(Rev, Option<Fence>)>, Failure> {
         let ([condition], [Write::Put(draft), rest @ ..]) =
             (&batch.conditions[..], &batch.writes[..])

@@ -32,7 +32,8 @@ impl Failure {
 
     /// Whether the connection should be opened anew before it is used again.
     pub(super) fn spoils_connection(&self) -> bool {
-        matches!(self, Self::Sqlite(error) if error.sqlite_error_code() != Some(ErrorCode::DatabaseBusy))
+        let busy = Some(ErrorCode::DatabaseBusy);
+        matches!(self, Self::Sqlite(error) if error.sqlite_error_code() != busy)
     }
 }
 

@@ -30,7 +30,10 @@ const MIGRATIONS: &[Migration] =
 pub(super) const VERSION: usize = MIGRATIONS.len();
 
 const LEDGER: &str = "CREATE TABLE IF NOT EXISTS migrations (
-    version INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum BLOB NOT NULL, applied_at INTEGER NOT NULL
+    version    INTEGER PRIMARY KEY,
+    name       TEXT    NOT NULL,
+    checksum   BLOB    NOT NULL,
+    applied_at INTEGER NOT NULL
 ) STRICT";
 
 /// Brings the schema up to date.

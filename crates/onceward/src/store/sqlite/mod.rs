@@ -1,10 +1,12 @@
 //! The embedded store: one SQLite file, one writer thread, a few reader threads.
 //!
-//! Write-ahead log with `synchronous=FULL`: what was answered survives a power loss. The file is
-//! locked against a second server, because stamps, instants and the engine's waiters live in one
-//! process. Everything that it answers, it answers as the memory store does.
+//! What was answered survives a power loss: each answer waits until the write-ahead log is on the
+//! disk (`sync.rs`). The file is locked against a second server, because stamps, instants and the
+//! engine's waiters live in one process. Everything that it answers, it answers as the memory store
+//! does.
 
 mod apply;
+mod checkpoint;
 mod failure;
 mod list;
 mod migrate;
@@ -12,6 +14,7 @@ mod open;
 mod reader;
 mod rows;
 mod sql;
+mod sync;
 mod writer;
 
 use std::fs::File;
@@ -70,6 +73,7 @@ pub struct SqliteStore {
     durability: Durability,
     shared: Arc<Shared>,
     queue: Arc<reader::Queue>,
+    log: Arc<checkpoint::Log>,
     /// None when the store was opened to look at it.
     writer: Option<Sender<writer::Message>>,
     running: Mutex<Running>,
@@ -91,6 +95,7 @@ struct Shared {
     /// The last instant that was written.
     floor: AtomicU64,
     closed: AtomicBool,
+    sync: sync::Sync,
 }
 
 impl Shared {
@@ -135,6 +140,7 @@ impl SqliteStore {
         let floor = last_now(&first, path)?;
         let mut store = Self::new(path, Durability::Full, StoreClock::machine(floor), floor, 1);
         let (ended, end) = mpsc::channel(1);
+        store.shared.sync.hold_nothing();
         store.spawn_reader(first, 0, ended)?;
         store.running().ended = Some(end);
         Ok(store)
@@ -153,7 +159,7 @@ impl SqliteStore {
     ) -> Result<Self, StoreError> {
         open::check_place(path)?;
         let lock = options.exclusive.then(|| open::lock(path)).transpose()?;
-        let connection = open::prepare(path, &options)?;
+        let mut connection = open::prepare(path)?;
         let floor = last_now(&connection, path)?;
         let readers = options.readers.max(1);
         let durability = match options.durability {
@@ -165,9 +171,24 @@ impl SqliteStore {
         for number in 0..readers {
             store.spawn_reader(open::reader(path)?, number, ended.clone())?;
         }
+        let log = store.log.clone();
+        log.count_pages(&mut connection).map_err(|error| open::refused(path, &error))?;
+        let copier = (log.clone(), open::copier(path)?);
+        store.spawn("onceward-sqlite-checkpoint".into(), ended.clone(), move || {
+            copier.0.run(&copier.1);
+        })?;
         let (sender, inbox) = channel();
-        let writer = writer::Writer::new(path.to_path_buf(), options, store.shared.clone(), inbox);
-        store.spawn("onceward-sqlite-writer".into(), ended, move || writer.run(connection))?;
+        let shared = store.shared.clone();
+        let writer = writer::Writer::new(path.to_path_buf(), shared.clone(), log, inbox);
+        shared.sync.join();
+        store.spawn("onceward-sqlite-writer".into(), ended.clone(), move || {
+            writer.run(connection);
+            shared.sync.leave();
+        })?;
+        match store.durability {
+            Durability::Full => store.spawn_sync(open::log(path)?, ended)?,
+            Durability::Weak(_) | Durability::None => store.shared.sync.hold_nothing(),
+        }
         store.writer = Some(sender);
         let mut running = store.running();
         running.lock = lock;
@@ -183,13 +204,18 @@ impl SqliteStore {
         floor: At,
         readers: usize,
     ) -> Self {
-        let shared =
-            Shared { clock, floor: AtomicU64::new(floor.0), closed: AtomicBool::new(false) };
+        let shared = Shared {
+            clock,
+            floor: AtomicU64::new(floor.0),
+            closed: AtomicBool::new(false),
+            sync: sync::Sync::default(),
+        };
         Self {
             path: path.to_path_buf(),
             durability,
             shared: Arc::new(shared),
             queue: Arc::new(reader::Queue::new(readers)),
+            log: Arc::default(),
             writer: None,
             running: Mutex::default(),
         }
@@ -203,7 +229,16 @@ impl SqliteStore {
     ) -> Result<(), StoreError> {
         let (shared, queue) = (self.shared.clone(), self.queue.clone());
         let name = format!("onceward-sqlite-reader-{number}");
-        self.spawn(name, ended, move || reader::run(&connection, &shared, &queue))
+        shared.sync.join();
+        self.spawn(name, ended, move || {
+            reader::run(&connection, &shared, &queue);
+            shared.sync.leave();
+        })
+    }
+
+    fn spawn_sync(&mut self, log: File, ended: mpsc::Sender<()>) -> Result<(), StoreError> {
+        let shared = self.shared.clone();
+        self.spawn("onceward-sqlite-sync".into(), ended, move || shared.sync.run(&log))
     }
 
     fn spawn(
@@ -236,6 +271,7 @@ impl SqliteStore {
             let _ = writer.send(writer::Message::Stop);
         }
         self.queue.close();
+        self.log.stop();
     }
 
     fn closed(&self) -> StoreError {

@@ -12,12 +12,13 @@ use rusqlite::{Connection, Error, ErrorCode, OpenFlags};
 
 use super::super::StoreError;
 use super::migrate::{self, APPLICATION_ID};
-use super::{SqliteDurability, SqliteOptions};
 
 /// How long a connection waits for another process's write, when the file is shared.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Page cache of the writer: what it touches again and again is the inner pages of every index.
-const WRITER_CACHE_KIB: i64 = 64 * 1024;
+/// Page cache of the writer: what it touches again and again is the inner pages of every index and
+/// the ends of every table. A larger one is slower, because SQLite walks through all of it at each
+/// commit that has split a page.
+const WRITER_CACHE_KIB: i64 = 8 * 1024;
 /// Page cache of a reader, for pages that are still in the write-ahead log.
 const READER_CACHE_KIB: i64 = 16 * 1024;
 /// How much of the file readers map into memory: pages are then read without copying them.
@@ -64,14 +65,14 @@ pub(super) fn lock(path: &Path) -> Result<File, StoreError> {
 }
 
 /// Opens the file for writing and brings its schema up to date.
-pub(super) fn prepare(path: &Path, options: &SqliteOptions) -> Result<Connection, StoreError> {
+pub(super) fn prepare(path: &Path) -> Result<Connection, StoreError> {
     let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | CREATE)
         .map_err(|error| refused(path, &error))?;
     check_ours(&connection, path)?;
     if connection.is_readonly("main").unwrap_or(false) {
         return Err(read_only(path));
     }
-    configure_writer(&connection, options).map_err(|error| refused(path, &error))?;
+    configure_writer(&connection).map_err(|error| refused(path, &error))?;
     migrate::migrate(&mut connection, path)?;
     Ok(connection)
 }
@@ -90,12 +91,30 @@ pub(super) fn look(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
+/// The log, to be synced by us. Its place in the folder is made durable first, and the database's.
+pub(super) fn log(path: &Path) -> Result<File, StoreError> {
+    let log_path = beside(path, "-wal");
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let opened = File::options().read(true).write(true).open(&log_path).and_then(|log| {
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        Ok(log)
+    });
+    opened.map_err(|error| {
+        StoreError::Open(format!("the log {} can't be synced ({error})", log_path.display()))
+    })
+}
+
 /// A further connection for writing, to a file that [`prepare`] has seen.
-pub(super) fn writer(path: &Path, options: &SqliteOptions) -> Result<Connection, StoreError> {
+pub(super) fn writer(path: &Path) -> Result<Connection, StoreError> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE);
     let connection = connection.map_err(|error| refused(path, &error))?;
-    configure_writer(&connection, options).map_err(|error| refused(path, &error))?;
+    configure_writer(&connection).map_err(|error| refused(path, &error))?;
     Ok(connection)
+}
+
+/// A connection for copying the log into the database.
+pub(super) fn copier(path: &Path) -> Result<Connection, StoreError> {
+    connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(|error| refused(path, &error))
 }
 
 /// A connection for reading.
@@ -121,13 +140,10 @@ fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-fn configure_writer(connection: &Connection, options: &SqliteOptions) -> rusqlite::Result<()> {
-    let synchronous = match options.durability {
-        SqliteDurability::Full => "FULL",
-        SqliteDurability::WalNormal => "NORMAL",
-    };
+fn configure_writer(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
-    connection.pragma_update(None, "synchronous", synchronous)?;
+    // Commits don't wait for the disk; their answers do (`sync.rs`). Checkpoints do.
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
     connection.pragma_update_and_check(None, "journal_size_limit", WAL_KEPT_BYTES, |_| Ok(()))?;
     Ok(())

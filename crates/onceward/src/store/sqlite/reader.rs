@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::super::{Cursor, Fact, Found, List, Loaded, Page, Read, StoreError};
 use super::failure::Failure;
 use super::rows::{self, bind_key};
+use super::sync::Answer;
 use super::{Shared, list, sql};
 
 /// Most calls that are answered from one snapshot.
@@ -30,12 +31,6 @@ pub(super) struct Ask {
     pub(super) what: List,
     pub(super) after: Option<Cursor>,
     pub(super) limit: usize,
-}
-
-/// An answer that is ready to be sent.
-enum Ready {
-    Load(oneshot::Sender<Result<Loaded, StoreError>>, Result<Loaded, StoreError>),
-    List(oneshot::Sender<Result<Page, StoreError>>, Result<Page, StoreError>),
 }
 
 /// Where reads wait.
@@ -111,14 +106,14 @@ pub(super) fn run(connection: &Connection, shared: &Shared, queue: &Arc<Queue>) 
     let mut calls = Vec::new();
     let mut ready = Vec::new();
     while queue.drain(&mut calls) {
-        if let Err(error) = reads.answer_all(&mut calls, &mut ready, shared) {
-            let error = Failure::Sqlite(error).into_store_error();
-            for call in calls.drain(..) {
-                call.fail(error.clone());
+        match reads.answer_all(&mut calls, &mut ready, shared) {
+            Ok(seen) => shared.sync.tell(seen, ready.drain(..)),
+            Err(error) => {
+                let error = Failure::Sqlite(error).into_store_error();
+                for call in calls.drain(..) {
+                    call.fail(error.clone());
+                }
             }
-        }
-        for answer in ready.drain(..) {
-            answer.send();
         }
     }
 }
@@ -154,26 +149,29 @@ impl<'c> Reads<'c> {
         })
     }
 
-    /// Answers all calls from one snapshot; answers go out once it is closed.
+    /// Answers all calls from one snapshot, and says which commit is the last that it may show.
     fn answer_all(
         &mut self,
         calls: &mut Vec<Call>,
-        ready: &mut Vec<Ready>,
+        ready: &mut Vec<Answer>,
         shared: &Shared,
-    ) -> rusqlite::Result<()> {
+    ) -> rusqlite::Result<u64> {
         self.begin.raw_execute()?;
+        let mut seen = None;
         for call in calls.drain(..) {
             ready.push(match call {
-                Call::Load { reads, reply } => Ready::Load(reply, self.load(&reads, shared)),
+                Call::Load { reads, reply } => Answer::Load((reply, self.load(&reads, shared))),
                 Call::List { ask, reply } => {
                     let now = shared.now();
                     let page = list::list(self.connection, now, &ask);
-                    Ready::List(reply, page.map_err(Failure::into_store_error))
+                    Answer::List((reply, page.map_err(Failure::into_store_error)))
                 }
             });
+            // The first read has taken the snapshot; what is begun later is not in it.
+            seen.get_or_insert_with(|| shared.sync.seen());
         }
         self.end.raw_execute()?;
-        Ok(())
+        Ok(seen.unwrap_or_default())
     }
 
     fn load(&mut self, reads: &[Read], shared: &Shared) -> Result<Loaded, StoreError> {
@@ -218,16 +216,6 @@ impl Call {
         match self {
             Self::Load { reply, .. } => drop(reply.send(Err(error))),
             Self::List { reply, .. } => drop(reply.send(Err(error))),
-        }
-    }
-}
-
-impl Ready {
-    fn send(self) {
-        // Whoever asked may have gone away meanwhile.
-        match self {
-            Self::Load(reply, answer) => drop(reply.send(answer)),
-            Self::List(reply, answer) => drop(reply.send(answer)),
         }
     }
 }

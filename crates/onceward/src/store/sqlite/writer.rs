@@ -1,11 +1,11 @@
 //! The one writer: a thread that owns the writing connection and applies groups to it.
 //!
-//! Rules: a group is one durable transaction, and groups that wait together share one. Errors before
-//! COMMIT did nothing (`NotApplied`); an error of COMMIT itself may or may not have (`Unknown`: the
-//! caller sends the same batches again and their tokens decide). When a batch makes the transaction
-//! fail, it is rolled back and each batch is applied alone, so that none fails for its neighbour: the
-//! call answers with an error only if none of its batches could be applied, and otherwise says
-//! `Contended` (nothing was written, try again) for those that could not.
+//! Rules: a group is one durable transaction, and groups that wait together share one. Errors
+//! before COMMIT did nothing (`NotApplied`); an error of COMMIT itself may or may not have
+//! (`Unknown`: the caller sends the same batches again and their tokens decide). When a batch makes
+//! the transaction fail, it is rolled back and each batch is applied alone, so that none fails for
+//! its neighbour: the call answers with an error only if none of its batches could be applied, and
+//! otherwise says `Contended` (nothing was written, try again) for those that could not.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,8 +17,9 @@ use tokio::sync::oneshot;
 
 use super::super::{Committed, StoreError};
 use super::apply::Writes;
+use super::checkpoint::Log;
 use super::failure::Failure;
-use super::{Shared, SqliteOptions, open};
+use super::{Shared, open, sync};
 
 /// Most batches in one transaction: further groups wait for the next.
 pub(super) const GROUP_MAX: usize = 256;
@@ -37,10 +38,10 @@ pub(super) enum Message {
 
 /// The writer's side of the channel and what it needs to open its connection anew.
 pub(super) struct Writer {
-    pub(super) path: PathBuf,
-    pub(super) options: SqliteOptions,
-    pub(super) shared: Arc<Shared>,
-    pub(super) inbox: Receiver<Message>,
+    path: PathBuf,
+    shared: Arc<Shared>,
+    log: Arc<Log>,
+    inbox: Receiver<Message>,
     stopped: bool,
 }
 
@@ -65,11 +66,11 @@ impl Writer {
     /// A writer that has not started.
     pub(super) fn new(
         path: PathBuf,
-        options: SqliteOptions,
         shared: Arc<Shared>,
+        log: Arc<Log>,
         inbox: Receiver<Message>,
     ) -> Self {
-        Self { path, options, shared, inbox, stopped: false }
+        Self { path, shared, log, inbox, stopped: false }
     }
 
     /// Serves until it is told to stop. Opens the connection anew after errors that may have
@@ -77,9 +78,11 @@ impl Writer {
     pub(super) fn run(mut self, first: Connection) {
         let mut connection = Some(first);
         while let Some(calls) = self.gather() {
-            let opened =
-                connection.take().map_or_else(|| open::writer(&self.path, &self.options), Ok);
-            match opened {
+            if let Some(why) = self.shared.sync.broken() {
+                fail_all(calls, &format!("the log could not be synced: {why}"));
+                continue;
+            }
+            match connection.take().map_or_else(|| self.reopen(), Ok) {
                 Ok(opened) => {
                     if self.serve(&opened, calls) {
                         connection = Some(opened);
@@ -94,6 +97,13 @@ impl Writer {
                 fail_all(vec![call], &"the store is closed");
             }
         }
+    }
+
+    fn reopen(&self) -> Result<Connection, StoreError> {
+        let mut connection = open::writer(&self.path)?;
+        let counted = self.log.count_pages(&mut connection);
+        counted.map_err(|error| open::refused(&self.path, &error))?;
+        Ok(connection)
     }
 
     /// Waits for a call and takes whatever else waits, up to a transaction's worth.
@@ -134,7 +144,8 @@ impl Writer {
         let mut next = Some(first);
         while let Some(calls) = next {
             session.answer(calls);
-            if session.in_doubt {
+            let tended = self.log.tend(connection);
+            if session.in_doubt || tended.is_err() || self.shared.sync.broken().is_some() {
                 return false;
             }
             next = self.gather();
@@ -184,15 +195,17 @@ impl<'c> Session<'c> {
         match self.transact(batches.map(|batch| &**batch)) {
             Ok(answers) => {
                 let mut answers = answers.into_iter();
-                for call in calls {
+                let told = calls.into_iter().map(|call| {
                     let answers = answers.by_ref().take(call.group.len()).collect();
-                    let _ = call.reply.send(Ok(Committed { answers }));
-                }
+                    sync::Answer::Commit((call.reply, Ok(Committed { answers })))
+                });
+                self.shared.sync.tell(self.shared.sync.seen(), told);
             }
             Err(Failed::Before(_)) if !alone => {
                 for call in calls {
                     let answer = self.apply_one_by_one(&call.group);
-                    let _ = call.reply.send(answer);
+                    let told = sync::Answer::Commit((call.reply, answer));
+                    self.shared.sync.tell(self.shared.sync.seen(), [told].into_iter());
                 }
             }
             Err(failed) => {
@@ -227,14 +240,17 @@ impl<'c> Session<'c> {
         }
     }
 
-    /// One transaction. Answers come back only after the commit is durable.
+    /// One transaction. Its answers may be told once the commit is durable.
     fn transact<'b>(
         &mut self,
         batches: impl Iterator<Item = &'b Batch>,
     ) -> Result<Vec<Answer>, Failed> {
         match self.apply_all(batches) {
             Ok((answers, true)) => {
-                if let Err(error) = self.commit.raw_execute() {
+                let commit = self.shared.sync.begin();
+                let committed = self.commit.raw_execute();
+                self.shared.sync.end(commit);
+                if let Err(error) = committed {
                     self.in_doubt = true;
                     self.roll_back();
                     return Err(Failed::AtCommit(error));

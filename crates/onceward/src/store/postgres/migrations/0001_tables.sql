@@ -14,6 +14,39 @@ CREATE SEQUENCE stamps AS bigint CACHE 1;
 CREATE FUNCTION store_now_ms() RETURNS bigint LANGUAGE sql VOLATILE
     AS 'SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint';
 
+-- Takes the locks of a group until its transaction ends, and says which of its batches got theirs.
+-- A lock is released after the rows are visible to everyone, so the next holder sees them all.
+--
+-- Names of keys, marks and tokens close the race of two writers of one row. They come in order, so
+-- that of two groups one gets the first and both don't hold half; and they are tried, never waited
+-- for: someone's open transaction makes one batch leave and delays nobody. A batch that has left
+-- takes no further locks.
+--
+-- Names of audits, one per tenant, close the race of two transactions that draw numbers in one
+-- order and commit in the other: a reader that pages by number would never see the lower one. They
+-- are waited for, in order, by whoever is going to write entries, until the writer before has
+-- ended. Nobody who holds one waits for anything else, so there is no deadlock. The price: groups
+-- with entries of one tenant commit one after the other.
+CREATE FUNCTION take_locks(
+    names text[], owners integer[], audits text[], audit_owners integer[], batches integer
+) RETURNS boolean[] LANGUAGE plpgsql AS $$
+DECLARE
+    got boolean[] := array_fill(true, ARRAY[batches]);
+BEGIN
+    FOR i IN 1 .. cardinality(names) LOOP
+        IF got[owners[i]] THEN
+            got[owners[i]] := pg_try_advisory_xact_lock(hashtextextended(names[i], 0));
+        END IF;
+    END LOOP;
+    FOR i IN 1 .. cardinality(audits) LOOP
+        IF got[audit_owners[i]] THEN
+            PERFORM pg_advisory_xact_lock(hashtextextended(audits[i], 0));
+        END IF;
+    END LOOP;
+    RETURN got;
+END
+$$;
+
 CREATE TABLE records (
     rev bigint NOT NULL,
     fence bigint,

@@ -1,4 +1,4 @@
--- Numbers are drawn here, under the lock of lock_audit.sql, which closes the race of numbers and
+-- Numbers are drawn here, under the lock of take_locks, which closes the race of numbers and
 -- commits; within the group they rise in the order of the writes.
 INSERT INTO audit (
     tenant, action, subject, key_hash, payload_hash, version_before, version_after, fence,

@@ -1,5 +1,5 @@
 -- Audit entries in the order of their numbers. What a reader has passed stays complete for each
--- tenant, because numbers are drawn under the lock of lock_audit.sql. Across tenants an entry with
+-- tenant, because numbers are drawn under the lock of take_locks. Across tenants an entry with
 -- a lower number may still come: page by tenant where nothing may be missed.
 SELECT
     id, at, tenant, action, subject, key_hash, payload_hash, version_before, version_after, fence,

@@ -1,17 +1,41 @@
--- One tenant's records: per kind a range of names, so that every kind is one index range. The
--- cursor is a key, which closes the race of offsets with rows that come and go.
+-- One tenant's records: per kind a range of names, each of them one index range of one partition. A
+-- kind that the cursor has passed has no start, and is not looked at. The cursor is a key, which
+-- closes the race of offsets with rows that come and go.
 SELECT
-    r.tenant, r.kind, r.name, r.state, r.fingerprint, r.rev, r.fence, r.last_fence, r.token,
-    r.attempt, r.priority, r.created_at, r.updated_at, r.due_at, r.expires_at, r.sweep_at,
-    r.outcome, r.has_payload, r.rest
-FROM unnest($2::smallint[], $3::text[]) AS part (kind, above)
-CROSS JOIN LATERAL (
-    SELECT * FROM records AS one
-    WHERE one.tenant = $1 AND one.kind = part.kind AND one.name > part.above
-        AND ($4::text IS NULL OR one.name < $4)
-        AND ($5::smallint IS NULL OR one.state = $5)
-    ORDER BY one.name
-    LIMIT $6
+    tenant, kind, name, state, fingerprint, rev, fence, last_fence, token, attempt, priority,
+    created_at, updated_at, due_at, expires_at, sweep_at, outcome, has_payload, rest
+FROM (
+    (
+        SELECT * FROM records_request
+        WHERE tenant = $1 AND kind = 0 AND name > ($2::text[])[1]
+            AND ($3::text IS NULL OR name < $3) AND ($4::smallint IS NULL OR state = $4)
+        ORDER BY tenant, kind, name
+        LIMIT $5
+    )
+    UNION ALL
+    (
+        SELECT * FROM records_job
+        WHERE tenant = $1 AND kind = 1 AND name > ($2::text[])[2]
+            AND ($3::text IS NULL OR name < $3) AND ($4::smallint IS NULL OR state = $4)
+        ORDER BY tenant, kind, name
+        LIMIT $5
+    )
+    UNION ALL
+    (
+        SELECT * FROM records_event
+        WHERE tenant = $1 AND kind = 2 AND name > ($2::text[])[3]
+            AND ($3::text IS NULL OR name < $3) AND ($4::smallint IS NULL OR state = $4)
+        ORDER BY tenant, kind, name
+        LIMIT $5
+    )
+    UNION ALL
+    (
+        SELECT * FROM records_append
+        WHERE tenant = $1 AND kind = 3 AND name > ($2::text[])[4]
+            AND ($3::text IS NULL OR name < $3) AND ($4::smallint IS NULL OR state = $4)
+        ORDER BY tenant, kind, name
+        LIMIT $5
+    )
 ) AS r
-ORDER BY r.kind, r.name
-LIMIT $6
+ORDER BY kind, name
+LIMIT $5

@@ -10,6 +10,6 @@ FROM unnest($1::text[], $2::smallint[], $3::text[], $4::boolean[])
 JOIN records AS r ON r.tenant = wanted.tenant AND r.kind = wanted.kind AND r.name = wanted.name
 LEFT JOIN outcomes AS o
     ON o.tenant = wanted.tenant AND o.kind = wanted.kind AND o.name = wanted.name
-LEFT JOIN payloads AS p
-    ON wanted.payload
-    AND p.tenant = wanted.tenant AND p.kind = wanted.kind AND p.name = wanted.name
+LEFT JOIN payloads AS p -- Where it is not wanted the name is null, and nothing is looked up.
+    ON p.tenant = wanted.tenant AND p.kind = wanted.kind
+    AND p.name = CASE WHEN wanted.payload THEN wanted.name END

@@ -20,8 +20,8 @@ use tokio_postgres::{Error, Row};
 use super::super::memory::TOKEN_KEPT_MS;
 use super::apply::Held;
 use super::failure::{Failure, breaks_session, describe};
-use super::load::{KeyColumns, load_marks, load_records};
 use super::open::Session;
+use super::reader::{KeyColumns, load_marks, load_records};
 use super::rows::{self, digest_column, instant, text_column, token_column};
 use super::sql::Sql;
 
@@ -262,7 +262,7 @@ impl<'a> Writes<'a> {
         let keys: Vec<&Key> = self.payloads.iter().map(|(key, _)| *key).collect();
         let KeyColumns { tenants, kinds, names } = KeyColumns::of(&keys);
         let bytes = column(&self.payloads, |(_, bytes)| *bytes);
-        let seals = column(&self.payloads, |(key, bytes)| rows::payload_seal(key, bytes));
+        let seals = column(&self.payloads, |(key, bytes)| rows::payload_seal(key, bytes).to_vec());
         let values: [&(dyn ToSql + Sync); 5] = [&tenants, &kinds, &names, &bytes, &seals];
         sender.send(Sql::PutPayloads, keys.len(), &values).await
     }
@@ -293,7 +293,7 @@ impl<'a> Writes<'a> {
     }
 
     fn seal(&self, row: &MarkRow<'_>) -> Vec<u8> {
-        rows::mark_seal(row.subject, row.position, self.now, row.digest.as_deref())
+        rows::mark_seal(row.subject, row.position, self.now, row.digest.as_deref()).to_vec()
     }
 
     async fn insert_audit(&self, sender: &Sender<'_>) -> Result<(), Error> {

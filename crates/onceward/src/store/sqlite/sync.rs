@@ -1,0 +1,168 @@
+//! Durability: answers are held until the log that has what they tell is on the disk.
+//!
+//! The writer commits without waiting for the disk (`synchronous=NORMAL`) and hands its answers to
+//! this thread, which syncs the log and lets them go while the writer applies the next group. Nobody
+//! hears of a commit that a power loss could take back: neither who made it, nor who was refused
+//! because of it, nor a reader. That is what `synchronous=FULL` promises, without a writer that
+//! waits. Checkpoints sync by themselves, in SQLite's own order.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use super::super::{Committed, Loaded, Page, StoreError};
+
+type Reply<T> = (oneshot::Sender<Result<T, StoreError>>, Result<T, StoreError>);
+
+/// An answer and where it goes.
+pub(super) enum Answer {
+    Commit(Reply<Committed>),
+    Load(Reply<Loaded>),
+    List(Reply<Page>),
+}
+
+/// Numbers the commits and holds what may not be told yet.
+#[derive(Debug, Default)]
+pub(super) struct Sync {
+    /// The last commit that was begun: whatever a reader sees is not newer than this.
+    begun: AtomicU64,
+    /// The last commit that is in the log, or failed.
+    written: AtomicU64,
+    /// The last commit that is on the disk.
+    durable: AtomicU64,
+    held: Mutex<Held>,
+    filled: Condvar,
+}
+
+#[derive(Default)]
+struct Held {
+    /// Answers, each with the commit that has to be durable before it is told.
+    answers: Vec<(u64, Answer)>,
+    /// Threads that may still hand in answers.
+    producers: usize,
+    /// Why nothing can be made durable any more.
+    broken: Option<String>,
+}
+
+impl Sync {
+    /// Lets every answer go at once: someone asked for less durability, or nothing is written.
+    pub(super) fn hold_nothing(&self) {
+        self.durable.store(u64::MAX, Ordering::Release);
+    }
+
+    /// A commit begins. To be called before it can be seen.
+    pub(super) fn begin(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// A commit has ended, well or badly. To be called before its answers are handed in.
+    pub(super) fn end(&self, commit: u64) {
+        self.written.store(commit, Ordering::Release);
+    }
+
+    /// The last commit that anyone may have seen by now.
+    pub(super) fn seen(&self) -> u64 {
+        self.begun.load(Ordering::Acquire)
+    }
+
+    /// Lets answers go once a commit is durable: at once, if it is.
+    pub(super) fn tell(&self, commit: u64, answers: impl Iterator<Item = Answer>) {
+        if self.durable.load(Ordering::Acquire) >= commit {
+            return answers.for_each(Answer::send);
+        }
+        let mut held = self.locked();
+        held.answers.extend(answers.map(|answer| (commit, answer)));
+        drop(held);
+        self.filled.notify_one();
+    }
+
+    /// Why nothing can be committed any more, if so.
+    pub(super) fn broken(&self) -> Option<String> {
+        self.locked().broken.clone()
+    }
+
+    /// Counts a thread that hands in answers. Undone by [`Sync::leave`].
+    pub(super) fn join(&self) {
+        self.locked().producers += 1;
+    }
+
+    /// A thread hands in no further answers.
+    pub(super) fn leave(&self) {
+        self.locked().producers -= 1;
+        self.filled.notify_one();
+    }
+
+    /// The thread: syncs the log whenever an answer waits for it, until no more can come.
+    pub(super) fn run(&self, log: &File) {
+        let mut answers = Vec::new();
+        while self.take(&mut answers) {
+            // Whatever was written before the sync begins is durable after it.
+            let written = self.written.load(Ordering::Acquire);
+            match log.sync_data() {
+                Ok(()) => self.durable.store(written, Ordering::Release),
+                Err(error) => self.locked().broken = Some(error.to_string()),
+            }
+            let broken = self.broken();
+            let mut early = Vec::new();
+            for (commit, answer) in answers.drain(..) {
+                match &broken {
+                    Some(why) => answer.fail(why),
+                    None if commit <= written => answer.send(),
+                    None => early.push((commit, answer)),
+                }
+            }
+            // What waits for a commit that has not ended: its writer hands in more soon.
+            self.locked().answers.append(&mut early);
+        }
+    }
+
+    /// Waits until an answer can be told. False when none can come any more.
+    fn take(&self, answers: &mut Vec<(u64, Answer)>) -> bool {
+        let mut held = self.locked();
+        loop {
+            let written = self.written.load(Ordering::Acquire);
+            if held.answers.iter().any(|(commit, _)| *commit <= written) {
+                answers.append(&mut held.answers);
+                return true;
+            }
+            if held.producers == 0 {
+                return false;
+            }
+            held = self.filled.wait(held).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Answer {
+    /// Tells it. Whoever asked may have gone away meanwhile.
+    fn send(self) {
+        match self {
+            Self::Commit((to, answer)) => drop(to.send(answer)),
+            Self::Load((to, answer)) => drop(to.send(answer)),
+            Self::List((to, answer)) => drop(to.send(answer)),
+        }
+    }
+
+    /// Tells that the disk failed: a commit may or may not be there.
+    fn fail(self, why: &str) {
+        let why = format!("the log can't be synced: {why}; close the store and look at the disk");
+        match self {
+            Self::Commit((to, Ok(_))) => drop(to.send(Err(StoreError::Unknown(why)))),
+            Self::Load((to, Ok(_))) => drop(to.send(Err(StoreError::NotApplied(why)))),
+            Self::List((to, Ok(_))) => drop(to.send(Err(StoreError::NotApplied(why)))),
+            failed => failed.send(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Held").field("producers", &self.producers).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,100 @@
+//! A wire that can be cut: forwards one store's connections, and loses an answer when told to.
+//!
+//! Rule: when armed, the bytes that carry COMMIT reach the server, and nothing comes back to the
+//! store; its side of the connection is closed. Whether the server answered first is the test's
+//! choice. The server's side stays open until the proxy is dropped.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const OPEN: u8 = 0;
+const AFTER_ANSWER: u8 = 1;
+const BEFORE_ANSWER: u8 = 2;
+
+/// When to cut the wire on which the next COMMIT goes out.
+#[derive(Clone, Copy)]
+pub(crate) enum Cut {
+    /// Once the server has answered: it is committed, and nobody hears.
+    AfterAnswer = AFTER_ANSWER as isize,
+    /// At once: the server has it, and may take its time.
+    BeforeAnswer = BEFORE_ANSWER as isize,
+}
+
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    cut: Arc<AtomicU8>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Proxy {
+    pub(crate) async fn to(server: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let cut = Arc::new(AtomicU8::new(OPEN));
+        let armed = cut.clone();
+        let task = tokio::spawn(async move {
+            while let Ok((store, _)) = listener.accept().await {
+                let server = TcpStream::connect(&server).await.unwrap();
+                tokio::spawn(forward(store, server, armed.clone()));
+            }
+        });
+        Self { address, cut, task }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Cuts the wire of the next COMMIT, once.
+    pub(crate) fn arm(&self, cut: Cut) {
+        self.cut.store(cut as u8, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn forward(mut store: TcpStream, mut server: TcpStream, cut: Arc<AtomicU8>) {
+    let mut to_server = vec![0; 1 << 16];
+    let mut to_store = vec![0; 1 << 16];
+    loop {
+        tokio::select! {
+            read = store.read(&mut to_server) => {
+                let Ok(bytes @ 1..) = read else { return };
+                let sent = &to_server[..bytes];
+                server.write_all(sent).await.unwrap();
+                let commits = sent.windows(7).any(|window| window == b"COMMIT\0");
+                let how = if commits { cut.swap(OPEN, Ordering::SeqCst) } else { OPEN };
+                if how != OPEN {
+                    if how == AFTER_ANSWER {
+                        while !answered_commit(&mut server, &mut to_store).await {}
+                    }
+                    drop(store);
+                    // Held open, so that the server goes on with what it was given.
+                    while let Ok(1..) = server.read(&mut to_store).await {}
+                    return;
+                }
+            }
+            read = server.read(&mut to_store) => {
+                let Ok(bytes @ 1..) = read else { return };
+                if store.write_all(&to_store[..bytes]).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Reads on until the server says that it has committed.
+async fn answered_commit(server: &mut TcpStream, buffer: &mut [u8]) -> bool {
+    let bytes = server.read(buffer).await.unwrap();
+    assert_ne!(bytes, 0, "the server closed the connection before it had committed");
+    buffer[..bytes].windows(7).any(|window| window == b"COMMIT\0")
+}
