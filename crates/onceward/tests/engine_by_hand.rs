@@ -1,4 +1,4 @@
-//! Decisions by hand, and answers that were lost: what must not be forgotten or passed over.
+//! Decisions by hand: what must not be forgotten or passed over.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on fails")]
 
 mod common;

@@ -3,9 +3,8 @@
 //! Each action runs the core through its drive against the oracle. Time is the number of leases
 //! that have passed, stamps are compared by their rank, and workers and keys are interchangeable,
 //! so that the space is finite. In the short form one disturbance (a crash, a lost answer or a
-//! renewal) strikes any worker at any point; with `ONCEWARD_TEST_MODEL=long` there are three, at
-//! most one of a kind each.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on fails")]
+//! renewal) strikes any worker at any point; with `ONCEWARD_TEST_MODEL=long` there are three.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

@@ -1,10 +1,9 @@
 //! The workload: many workers through the real engine against any store, then an audit.
 //!
 //! Workers claim, take effect, hand in, fail, vanish, commit at once, make and take jobs, sweep.
-//! Each has an engine of its own, as if it were a process. Effects go to a plain append list. What
-//! goes wrong is up to the store that is passed in; afterwards everything is brought to rest
-//! through the calm one, and what was acknowledged, replayed and done is compared with what is
-//! there.
+//! Each has an engine of its own, as if it were a process, and all of them meet the faults of a
+//! plan. Effects go to a plain append list. Afterwards everything is brought to rest without
+//! faults, and what was acknowledged, replayed and done is compared with what is there.
 //!
 //! What each worker does follows from the seed; how the workers interleave does not.
 

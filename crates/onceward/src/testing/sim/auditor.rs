@@ -7,6 +7,16 @@
 //!
 //! Not responsible for how a schedule comes about, nor for healing it.
 
+macro_rules! ensure {
+    ($holds:expr, $number:literal, $($what:tt)+) => {
+        if !$holds {
+            return Err(Violation { invariant: $number, what: format!($($what)+) });
+        }
+    };
+}
+
+mod outside;
+
 use onceward_core::batch::{Answer, Batch, Write};
 use onceward_core::guard::Rule;
 use onceward_core::key::Kind;
@@ -388,7 +398,7 @@ impl Auditor {
                 if matches!(state, Some(State::Failed | State::Pending)) {
                     model.due = record.due_at.map_or(0, |due| due.0);
                 }
-                if act == Act::RerunForced && record.guard.is_none() {
+                if act == Act::RerunForced {
                     model.number = 0;
                 }
             }
