@@ -4,6 +4,8 @@
 //! event streams. Start with [`engine::Engine`] over a [`store::Store`].
 
 pub mod engine;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -250,7 +250,7 @@ impl Tokens {
 }
 
 /// A random number from the operating system.
-fn random_u64() -> u64 {
+pub(crate) fn random_u64() -> u64 {
     #[expect(clippy::expect_used, reason = "without randomness two processes could share a token")]
     getrandom::u64().expect("the operating system gives random numbers")
 }

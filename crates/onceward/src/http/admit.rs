@@ -1,0 +1,190 @@
+//! From a request to a claim: identity, key, shape, fingerprint; nothing is stored before it fits.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::{CONTENT_TYPE, IF_MATCH};
+use http::request::Parts;
+use onceward_core::audit::Trace;
+use onceward_core::canonical::CanonicalError;
+use onceward_core::decide::Claim;
+use onceward_core::diff::{diff_full, differing_pointers};
+use onceward_core::fingerprint::{
+    Body as BodyRule, CanonicalBody, FingerprintBuilder, FingerprintPolicy, content_hash16,
+};
+use onceward_core::header_key::parse_header_key;
+use onceward_core::key::{Key, Kind};
+use onceward_core::payload::KeptPayload;
+
+use super::identity::Caller;
+use super::names;
+use super::policy::{IfMatch, MissingKey, Policy};
+use super::refusal::{Code, Conflict, Refusal};
+use super::route::Place;
+
+/// The key that a request brings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Brought {
+    /// This one.
+    Key(String),
+    /// None.
+    Nothing,
+}
+
+/// Reads the key from the headers that the dialect allows.
+pub(super) fn brought(headers: &HeaderMap, policy: &Policy) -> Result<Brought, Refusal> {
+    let mut found: Option<String> = None;
+    for name in policy.dialect.speaker().key_headers() {
+        let mut lines = headers.get_all(name).iter();
+        let Some(line) = lines.next() else { continue };
+        if lines.next().is_some() {
+            return Err(Refusal::new(Code::KeyInvalid, format!("{name} comes more than once")));
+        }
+        let key = parse_header_key(line.as_bytes())
+            .map_err(|error| Refusal::new(Code::KeyInvalid, error.to_string()))?;
+        if found.as_deref().is_some_and(|earlier| earlier != key) {
+            return Err(Refusal::new(Code::KeyInvalid, "two headers carry different keys"));
+        }
+        found = Some(key.into_owned());
+    }
+    Ok(found.map_or(Brought::Nothing, Brought::Key))
+}
+
+/// A request that may be claimed.
+pub(super) struct Admitted {
+    pub(super) claim: Claim,
+    /// The key as the client knows it.
+    pub(super) key: String,
+    /// What of the body is compared.
+    canonical: Canonical,
+    rules: FingerprintPolicy,
+}
+
+/// A canonical body that outlives the request's.
+enum Canonical {
+    Json(Vec<u8>),
+    Bytes(Bytes),
+}
+
+impl Admitted {
+    /// Keeps of the payload what the policy asks for: only needed once the claim is made.
+    pub(super) fn keep_payload(&mut self, policy: &Policy, leaf_key: &[u8; 32]) {
+        let kept = KeptPayload::keep(&self.body(), policy.keep_payload, leaf_key);
+        self.claim.payload = kept.ok().map(|kept| kept.encode().into());
+    }
+
+    /// What differs between this payload and the one that the key was used with.
+    pub(super) fn conflict(
+        &self,
+        kept: &KeptPayload,
+        policy: &Policy,
+        leaf_key: &[u8; 32],
+    ) -> Conflict {
+        let body = self.body();
+        let arrays = self.rules.arrays;
+        let mut conflict = Conflict {
+            key: self.key.clone(),
+            current_hash: content_hash16(body.bytes()),
+            ..Conflict::default()
+        };
+        if let Ok(Some(differing)) = differing_pointers(kept, &body, arrays, leaf_key) {
+            conflict.pointers = Some(differing.pointers);
+        }
+        if let (KeptPayload::Full(original), CanonicalBody::Json(current)) = (kept, &body) {
+            conflict.original_hash = Some(content_hash16(original));
+            conflict.changes = diff_full(original, current, arrays, &policy.mask).ok();
+        }
+        conflict
+    }
+
+    fn body(&self) -> CanonicalBody<'_> {
+        match &self.canonical {
+            Canonical::Json(canonical) => CanonicalBody::Json(canonical.clone()),
+            Canonical::Bytes(bytes) => CanonicalBody::Bytes(bytes),
+        }
+    }
+}
+
+/// Makes the claim of a request whose body is whole.
+pub(super) fn admit(
+    head: &Parts,
+    body: &Bytes,
+    (policy, place): (&Policy, &Place),
+    caller: &Caller,
+    brought: Brought,
+) -> Result<Admitted, Refusal> {
+    if policy.if_match == IfMatch::Require && !head.headers.contains_key(IF_MATCH) {
+        let detail = "send If-Match with the ETag that you have seen";
+        return Err(Refusal::new(Code::PreconditionRequired, detail));
+    }
+    let media_type = media_type(&head.headers);
+    let rules = rules(policy, &media_type);
+    let canonical = CanonicalBody::new(body, &rules)
+        .map_err(|error: CanonicalError| Refusal::new(Code::BodyNotCanonical, error.to_string()))?;
+    let key = match (brought, policy.missing_key) {
+        (Brought::Key(key), _) => key,
+        (Brought::Nothing, MissingKey::Derive) => derived(caller, place, &canonical),
+        (Brought::Nothing, _) => {
+            let detail = "send an Idempotency-Key header: 1 to 128 visible ASCII characters";
+            return Err(Refusal::new(Code::KeyRequired, detail));
+        }
+    };
+    let fingerprint = FingerprintBuilder::new()
+        .part("method", head.method.as_str().as_bytes())
+        .part("path", head.uri.path().as_bytes())
+        .part("query", head.uri.query().unwrap_or_default().as_bytes())
+        .part("media", media_type.as_bytes())
+        .body(&canonical)
+        .finish();
+    let mut within = vec![if policy.per_caller { caller.caller.as_str() } else { "" }];
+    within.extend(place.values.iter().map(String::as_str));
+    let record_key = Key::within(Kind::Request, &caller.tenant, &place.endpoint, &within, &key)
+        .map_err(|error| Refusal::new(Code::BadRequest, error.to_string()))?;
+    let mut claim = Claim::new(record_key, fingerprint);
+    claim.terms = policy.terms();
+    claim.trace = trace(&head.headers, caller);
+    let canonical = match canonical {
+        CanonicalBody::Json(canonical) => Canonical::Json(canonical),
+        CanonicalBody::Bytes(_) => Canonical::Bytes(body.clone()),
+    };
+    Ok(Admitted { claim, key, canonical, rules })
+}
+
+/// What a fingerprint of this media type looks at.
+pub(super) fn rules(policy: &Policy, media_type: &str) -> FingerprintPolicy {
+    let mut rules = policy.fingerprint.clone();
+    let json =
+        media_type.is_empty() || media_type == "application/json" || media_type.ends_with("+json");
+    if !json {
+        rules.body = BodyRule::Bytes;
+    }
+    rules
+}
+
+/// The media type without parameters, in lower case; empty when there is none.
+pub(super) fn media_type(headers: &HeaderMap) -> String {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// E01: tenant without hyphens, method and route, first 16 hex digits of the payload's hash; every
+/// part escaped, so that a colon in one can't imitate another.
+fn derived(caller: &Caller, place: &Place, canonical: &CanonicalBody<'_>) -> String {
+    let tenant = caller.tenant.replace('-', "");
+    let (method, path) = place.endpoint.split_once(' ').unwrap_or_default();
+    let route = path.trim_matches('/').replace('/', "-");
+    let hash = content_hash16(canonical.bytes());
+    let part = onceward_core::text::escape;
+    format!("{}:{method}:{}:{hash}", part(&tenant), part(&route))
+}
+
+fn trace(headers: &HeaderMap, caller: &Caller) -> Trace {
+    let text = |name| {
+        let value = headers.get(name)?.to_str().ok()?;
+        Some(super::route::bounded(value).into())
+    };
+    Trace {
+        actor: Some(super::route::bounded(&caller.caller).into()),
+        request_id: text(names::X_REQUEST_ID),
+        correlation_id: text(names::X_CORRELATION_ID),
+    }
+}

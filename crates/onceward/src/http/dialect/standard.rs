@@ -1,0 +1,47 @@
+//! The standard dialect: RFC 9457 problem details, statuses of the IETF Idempotency-Key draft.
+
+use bytes::Bytes;
+use http::Response;
+use serde_json::{Map, Value, json};
+
+use super::{Speak, json as respond};
+use crate::http::refusal::Refusal;
+
+pub(super) struct Standard;
+
+impl Speak for Standard {
+    fn name(&self) -> &'static str {
+        "standard"
+    }
+
+    fn refuse(&self, refusal: &Refusal, instance: &str) -> Response<Bytes> {
+        let status = refusal.code.meaning().status;
+        let body = problem(refusal, status, refusal.code.meaning().code, instance);
+        respond(status, "application/problem+json", refusal, &Value::Object(body))
+    }
+}
+
+/// The members of a problem.
+pub(super) fn problem(
+    refusal: &Refusal,
+    status: u16,
+    code: &str,
+    instance: &str,
+) -> Map<String, Value> {
+    let meaning = refusal.code.meaning();
+    let mut body = Map::new();
+    body.insert("type".into(), json!(format!("urn:onceward:problem:{code}")));
+    body.insert("title".into(), json!(meaning.title));
+    body.insert("status".into(), json!(status));
+    body.insert("detail".into(), json!(refusal.detail));
+    body.insert("instance".into(), json!(format!("urn:request:{instance}")));
+    body.insert("code".into(), json!(code));
+    body.insert("retryable".into(), json!(meaning.retryable));
+    body.insert("key_advice".into(), json!(meaning.key_advice.as_str()));
+    if let Some(pointers) =
+        refusal.conflict.as_ref().and_then(|conflict| conflict.pointers.as_ref())
+    {
+        body.insert("differs".into(), json!(pointers));
+    }
+    body
+}

@@ -1,0 +1,258 @@
+//! The door: what a layer or a gateway needs to protect requests, and how verdicts become answers.
+//!
+//! Order: authenticate, size and shape and key, look-up in the cache, claim, handler, complete,
+//! answer. Nothing is stored of what is decided before the claim.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::header::CACHE_CONTROL;
+use http::request::Parts;
+use http::{HeaderValue, Response};
+use onceward_core::decide::{Completion, Effects, Finish, Permit, Verdict};
+use onceward_core::fingerprint::fingerprint_bytes;
+use onceward_core::outcome_policy::{Keep, keep};
+use onceward_core::payload::KeptPayload;
+use onceward_core::record::{Record, Stored};
+
+use super::admit::Admitted;
+use super::cache::ReplayCache;
+use super::identity::{Caller, Identity};
+use super::names;
+use super::outcome::StoredResponse;
+use super::policy::Policy;
+use super::refusal::{Code, Refusal};
+use super::route::Routes;
+use crate::engine::{Engine, EngineError};
+use crate::store::StoreError;
+
+/// First pause before a completion that the store refused is tried again; doubles up to a second.
+const COMPLETE_PAUSE: Duration = Duration::from_millis(20);
+const COMPLETE_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Bytes of the replay cache by default.
+const CACHE_BYTES: u64 = 64 * 1024 * 1024;
+
+type AuthorizeFn = dyn for<'a> Fn(&'a Parts, &'a Caller) -> BoxFuture<'a, Result<(), Response<Bytes>>>
+    + Send
+    + Sync;
+
+/// Everything that protection needs. Build one and share it.
+pub struct Door {
+    pub(super) engine: Engine,
+    pub(super) identity: Identity,
+    pub(super) routes: Routes,
+    pub(super) cache: ReplayCache,
+    pub(super) authorize: Option<Arc<AuthorizeFn>>,
+    pub(super) leaf_key: [u8; 32],
+}
+
+impl Door {
+    /// A door in front of these routes.
+    #[must_use]
+    pub fn new(engine: Engine, identity: Identity, routes: Routes) -> Self {
+        Self {
+            engine,
+            identity,
+            routes,
+            cache: ReplayCache::new(CACHE_BYTES),
+            authorize: None,
+            leaf_key: [0; 32],
+        }
+    }
+
+    /// Keys the hashes of payload leaves. All processes on one store must use the same secret.
+    /// Default: no secret, which lets one who reads the store test guesses of values.
+    #[must_use]
+    pub fn with_secret(mut self, secret: [u8; 32]) -> Self {
+        self.leaf_key = secret;
+        self
+    }
+
+    /// Bounds the replay cache. Default: 64 MiB.
+    #[must_use]
+    pub fn with_cache_bytes(mut self, bytes: u64) -> Self {
+        self.cache = ReplayCache::new(bytes);
+        self
+    }
+
+    /// Asks before a claim and before a replay whether the caller may do this (B06); a refusal is
+    /// passed on and nothing is stored. Without it a replay is as safe as the credential that
+    /// identified the caller.
+    #[must_use]
+    pub fn with_authorize(
+        mut self,
+        authorize: impl for<'a> Fn(&'a Parts, &'a Caller) -> BoxFuture<'a, Result<(), Response<Bytes>>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.authorize = Some(Arc::new(authorize));
+        self
+    }
+
+    /// Claims, waiting for a running duplicate as long as the policy says.
+    pub(super) async fn claim(
+        &self,
+        admitted: &Admitted,
+        policy: &Policy,
+    ) -> Result<Verdict, Refusal> {
+        let wait = Duration::from_millis(policy.wait_ms);
+        self.engine.claim_waiting(&admitted.claim, wait).await.map_err(|error| no_answer(&error))
+    }
+
+    /// The refusal that a verdict other than run or replay comes to.
+    pub(super) async fn refuse(
+        &self,
+        verdict: Verdict,
+        admitted: &Admitted,
+        policy: &Policy,
+    ) -> Refusal {
+        match verdict {
+            Verdict::Busy { retry_after_ms } => {
+                let detail = "another request with this key is running; retry with the same key";
+                // Asking again when the lease ends would be too late for most: it ends earlier.
+                Refusal::new(Code::InFlight, detail).after(retry_after_ms.min(2_000))
+            }
+            Verdict::Mismatch(record) => self.mismatch(&record, admitted, policy).await,
+            Verdict::Unknown(_) => Refusal::new(
+                Code::OutcomeUnknown,
+                "the first request was sent and its outcome is not known; \
+                 it stays so until someone resolves it",
+            ),
+            Verdict::Refused(refusal) => Refusal::new(
+                Code::OutOfOrder,
+                format!("{}: the subject is at {}", refusal.why.as_str(), refusal.current),
+            ),
+            Verdict::Dead(_) => {
+                Refusal::new(Code::OutcomeUnknown, "every attempt failed; it will not run again")
+            }
+            Verdict::Run { .. } | Verdict::Replay(_) => {
+                Refusal::new(Code::Damaged, "an answer was taken for a refusal")
+            }
+        }
+    }
+
+    async fn mismatch(&self, record: &Record, admitted: &Admitted, policy: &Policy) -> Refusal {
+        let mut refusal = Refusal::new(
+            Code::PayloadMismatch,
+            "send the original payload with this key, or use a new key for a new request",
+        );
+        // What differs is a courtesy: without it the refusal stands.
+        let found = self.engine.look(&record.key).await.ok().flatten();
+        let kept = found
+            .and_then(|found| found.payload)
+            .and_then(|bytes| KeptPayload::decode(&bytes).ok())
+            .unwrap_or(KeptPayload::None);
+        let mut conflict = admitted.conflict(&kept, policy, &self.leaf_key);
+        conflict.original_at = record.created_at;
+        let end = record.expires_at.unwrap_or(record.updated_at.plus(policy.retain_ms));
+        conflict.expires_in_s = end.since(record.updated_at) / 1_000;
+        refusal.conflict = Some(Box::new(conflict));
+        refusal
+    }
+
+    /// The stored response of a done record.
+    pub(super) fn replay(&self, stored: &Stored) -> Result<StoredResponse, Refusal> {
+        let outcome = stored.outcome.as_deref().unwrap_or_default();
+        let response = decode(outcome)?;
+        if let Some(bytes) = &stored.outcome {
+            self.cache.put(&stored.record, bytes.clone(), stored.record.updated_at);
+        }
+        Ok(response)
+    }
+
+    /// Records what the handler answered, or gives the key back when it must not be recorded.
+    ///
+    /// Tried until the lease ends: an answer that was not recorded is never sent.
+    pub(super) async fn finish(
+        &self,
+        permit: &Permit,
+        response: &StoredResponse,
+        policy: &Policy,
+        lease_ends: Instant,
+    ) -> Result<(), Lost> {
+        let retain_ms = match keep(response.status.as_u16()) {
+            Keep::Success => policy.retain_ms,
+            Keep::Error => policy.retain_errors_ms,
+            Keep::Never => {
+                // A retry may run: whether giving back succeeds now or at the lease's end.
+                let _ = self.engine.release(permit).await;
+                return Ok(());
+            }
+        };
+        let outcome: Arc<[u8]> = response.encode().into();
+        let completion = Completion {
+            digest: fingerprint_bytes(&outcome),
+            outcome,
+            retain_ms: Some(retain_ms),
+            effects: Effects::default(),
+        };
+        let mut pause = COMPLETE_PAUSE;
+        loop {
+            match self.engine.complete(permit, &completion).await {
+                Ok(Finish::Ok | Finish::Dead) => return Ok(()),
+                Ok(Finish::Lost | Finish::Refused(_) | Finish::JobMismatch(_)) => {
+                    return Err(Lost::Overtaken);
+                }
+                Err(error) if !error.is_retryable() || Instant::now() + pause > lease_ends => {
+                    return Err(Lost::Refused(no_answer(&error)));
+                }
+                Err(_) => tokio::time::sleep(pause).await,
+            }
+            pause = (pause * 2).min(COMPLETE_PAUSE_MAX);
+        }
+    }
+}
+
+impl std::fmt::Debug for Door {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Door").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+/// Why an answer could not be recorded.
+pub(super) enum Lost {
+    /// The lease lapsed and someone else was granted: theirs is the answer.
+    Overtaken,
+    /// The store gives no answer.
+    Refused(Refusal),
+}
+
+/// Reads a stored response.
+pub(super) fn decode(outcome: &[u8]) -> Result<StoredResponse, Refusal> {
+    StoredResponse::decode(outcome).map_err(|error| Refusal::new(Code::Damaged, error.to_string()))
+}
+
+/// A replayed response, as far as it is the same in every dialect.
+pub(super) fn replayed(stored: StoredResponse) -> Result<Response<Bytes>, Refusal> {
+    let Some(body) = stored.body else {
+        let detail =
+            "the request was done; its response was too large to be stored and was sent once";
+        return Err(Refusal::new(Code::ResponseNotStored, detail));
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = stored.status;
+    *response.headers_mut() = stored.headers;
+    names::strip_ours(response.headers_mut());
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// The refusal for a store that gives no answer.
+pub(super) fn no_answer(error: &EngineError) -> Refusal {
+    match error {
+        EngineError::Limit(limit) => Refusal::new(Code::BadRequest, limit.to_string()),
+        EngineError::Store(StoreError::Corrupt(_)) => {
+            Refusal::new(Code::Damaged, "what is stored for this key is damaged")
+        }
+        error if error.nothing_done() => {
+            Refusal::new(Code::StoreUnavailable, "nothing was executed; retry with the same key")
+        }
+        _ => Refusal::new(
+            Code::StoreUnavailable,
+            "the store's answer was lost; retry with the same key",
+        ),
+    }
+}

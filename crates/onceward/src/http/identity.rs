@@ -1,0 +1,177 @@
+//! Who asks: tenant and caller of a request.
+//!
+//! There is no anonymous shared scope: no identity, no claim. Where credentials come from and how
+//! they are checked is told by whoever builds the layer; this file never reads a file or a flag.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::header::AUTHORIZATION;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName};
+use onceward_core::limits::MAX_PART_BYTES;
+use sha2::{Digest, Sha256};
+
+/// Tenant and caller, as identified at the door.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Caller {
+    /// The organisation that everything is scoped by.
+    pub tenant: String,
+    /// Who of it.
+    pub caller: String,
+}
+
+type Custom = dyn Fn(&Parts) -> Option<Caller> + Send + Sync;
+
+/// Where identity comes from.
+#[derive(Clone)]
+pub enum Identity {
+    /// Tenant and caller are a keyed hash of the `Authorization` header: for static credentials.
+    Authorization {
+        /// The key of the hash; the same for all processes on one store.
+        secret: [u8; 32],
+        /// Refuses a JWT there: a refreshed token would be a new caller.
+        strict: bool,
+    },
+    /// Two headers that a trusted proxy sets.
+    Headers {
+        /// Names the tenant.
+        tenant: HeaderName,
+        /// Names the caller.
+        caller: HeaderName,
+    },
+    /// One caller for everything: for development, asked for by name.
+    Single(Caller),
+    /// Anything else: a function from the request's head.
+    Custom(Arc<Custom>),
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Authorization { .. } => "Authorization",
+            Self::Headers { .. } => "Headers",
+            Self::Single(_) => "Single",
+            Self::Custom(_) => "Custom",
+        })
+    }
+}
+
+impl Identity {
+    /// Who sends this request, or none when nobody can be told.
+    #[must_use]
+    pub fn identify(&self, head: &Parts) -> Option<Caller> {
+        match self {
+            Self::Authorization { secret, strict } => {
+                let credential = single(&head.headers, &AUTHORIZATION)?;
+                if *strict && looks_like_jwt(credential) {
+                    return None;
+                }
+                let hash = keyed_hash(secret, credential);
+                Some(Caller { tenant: hash.clone(), caller: hash })
+            }
+            Self::Headers { tenant, caller } => {
+                let text = |name| {
+                    let value = std::str::from_utf8(single(&head.headers, name)?).ok()?;
+                    (1..=MAX_PART_BYTES).contains(&value.len()).then(|| value.to_string())
+                };
+                Some(Caller { tenant: text(tenant)?, caller: text(caller)? })
+            }
+            Self::Single(caller) => Some(caller.clone()),
+            Self::Custom(identify) => identify(head),
+        }
+    }
+}
+
+/// Whether an `Authorization` value carries a JWT, which changes when it is refreshed.
+#[must_use]
+pub fn looks_like_jwt(credential: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(credential) else { return false };
+    let token = text.rsplit(' ').next().unwrap_or_default();
+    token.starts_with("eyJ") && token.split('.').count() == 3
+}
+
+/// The value of a header that comes exactly once.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next()?;
+    match values.next() {
+        None if !first.is_empty() => Some(first.as_bytes()),
+        _ => None,
+    }
+}
+
+/// SHA-256 over the key, twice, as HMAC does for a key of this length.
+fn keyed_hash(secret: &[u8; 32], text: &[u8]) -> String {
+    let pad = |byte: u8| {
+        let mut block = [byte; 64];
+        for (place, key) in block.iter_mut().zip(secret) {
+            *place ^= key;
+        }
+        block
+    };
+    let inner = Sha256::new().chain_update(pad(0x36)).chain_update(text).finalize();
+    let outer = Sha256::new().chain_update(pad(0x5c)).chain_update(inner).finalize();
+    outer[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    fn head(headers: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder();
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn the_same_credential_is_the_same_caller_and_the_secret_matters() {
+        let identity = |secret| Identity::Authorization { secret, strict: false };
+        let alice = head(&[("authorization", "Bearer alice")]);
+        let bob = head(&[("authorization", "Bearer bob")]);
+        let one = identity([1; 32]).identify(&alice).unwrap();
+        assert_eq!(one, identity([1; 32]).identify(&alice).unwrap());
+        assert_ne!(one, identity([2; 32]).identify(&alice).unwrap());
+        assert_ne!(one, identity([1; 32]).identify(&bob).unwrap());
+        assert!(!one.tenant.contains("alice"));
+    }
+
+    #[test]
+    fn no_identity_or_two_is_none() {
+        let identity = Identity::Authorization { secret: [1; 32], strict: false };
+        assert_eq!(identity.identify(&head(&[])), None);
+        assert_eq!(identity.identify(&head(&[("authorization", "")])), None);
+        let twice = head(&[("authorization", "a"), ("authorization", "b")]);
+        assert_eq!(identity.identify(&twice), None);
+        let headers = Identity::Headers {
+            tenant: HeaderName::from_static("x-tenant"),
+            caller: HeaderName::from_static("x-caller"),
+        };
+        assert_eq!(headers.identify(&head(&[("x-tenant", "a")])), None);
+        let both = headers.identify(&head(&[("x-tenant", "a"), ("x-caller", "b")])).unwrap();
+        assert_eq!(both, Caller { tenant: "a".into(), caller: "b".into() });
+    }
+
+    #[test]
+    fn i30_a_jwt_is_noticed_and_refused_under_strict() {
+        let jwt = "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.x";
+        assert!(looks_like_jwt(jwt.as_bytes()));
+        assert!(!looks_like_jwt(b"Bearer sk_live_1.2"));
+        let strict = Identity::Authorization { secret: [1; 32], strict: true };
+        assert_eq!(strict.identify(&head(&[("authorization", jwt)])), None);
+        assert!(strict.identify(&head(&[("authorization", "Bearer sk_1")])).is_some());
+    }
+
+    /// RFC 4231, test case 2 has a short key; a key of 32 bytes behaves the same once padded.
+    #[test]
+    fn the_keyed_hash_is_hmac() {
+        let mut secret = [0; 32];
+        secret[..4].copy_from_slice(b"Jefe");
+        let hash = keyed_hash(&secret, b"what do ya want for nothing?");
+        assert_eq!(hash, "5bdcc146bf60754e6a042426089575c7");
+    }
+}

@@ -1,0 +1,163 @@
+//! What a route allows: every knob of the HTTP layer, with its default.
+//!
+//! A policy is data. It is checked once, when the layer is built, and what a record needs of it
+//! travels with the record as its terms.
+
+use http::HeaderName;
+use onceward_core::diff::default_mask;
+use onceward_core::fingerprint::FingerprintPolicy;
+use onceward_core::limits::{LimitError, in_range};
+use onceward_core::payload::KeepPayload;
+use onceward_core::record::{OnAbandoned, Terms};
+
+use super::dialect::Dialect;
+
+/// Longest time an expired key is remembered by default: seven days.
+const REMEMBER_MS_MAX: u64 = 7 * 86_400_000;
+/// Largest body that may be buffered, whatever a policy says.
+const BUFFER_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Largest response that can be stored: it has to fit into a batch with everything beside it.
+const STORED_BYTES_MAX: u64 = 1024 * 1024 + 512 * 1024;
+/// Longest time a duplicate may wait.
+const WAIT_MS_MAX: u64 = 60_000;
+
+/// What happens when a request brings no key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MissingKey {
+    /// It is refused.
+    #[default]
+    Require,
+    /// A key is derived from tenant, route and payload.
+    Derive,
+    /// It is processed without protection.
+    Allow,
+}
+
+/// What `If-Match` means to the layer. Matching itself is the handler's work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IfMatch {
+    /// It is not looked at.
+    Off,
+    /// It may be there.
+    #[default]
+    Allow,
+    /// It must be there.
+    Require,
+}
+
+/// Whether a route is protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Yes.
+    #[default]
+    Enforce,
+    /// No.
+    Off,
+}
+
+/// What a route allows.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// How verdicts are said. Default: standard.
+    pub dialect: Dialect,
+    /// Whether the route is protected. Default: enforce.
+    pub mode: Mode,
+    /// What happens without a key. Default: require.
+    pub missing_key: MissingKey,
+    /// Whether keys of two callers of one tenant are apart. Default: true.
+    pub per_caller: bool,
+    /// What counts as the same payload. Default: JSON as JSON, arrays ordered, nothing ignored.
+    pub fingerprint: FingerprintPolicy,
+    /// How long a success is kept. Default: 24 h.
+    pub retain_ms: u64,
+    /// How long a final error is kept. Default: 4 h.
+    pub retain_errors_ms: u64,
+    /// How long an expired key is still known. Default: as long as `retain_ms`, at most 7 d.
+    pub remember_ms: Option<u64>,
+    /// How long a duplicate waits for a running request. Default: 2 s.
+    pub wait_ms: u64,
+    /// How long a claim holds without renewal; it is renewed before half of it. Default: 30 s.
+    pub lease_ms: u64,
+    /// What happens when a lease runs out. Default: rerun.
+    pub on_abandoned: OnAbandoned,
+    /// What `If-Match` means. Default: allow.
+    pub if_match: IfMatch,
+    /// Largest request body. Default: 8 MiB.
+    pub max_request_bytes: u64,
+    /// Largest response body that is stored. Default: 1 MiB.
+    pub max_stored_bytes: u64,
+    /// Response headers that are stored beside the fixed ones. Default: none.
+    pub store_headers: Vec<HeaderName>,
+    /// What is kept of a payload, to explain a mismatch with. Default: a keyed hash per leaf.
+    pub keep_payload: KeepPayload,
+    /// Fields whose values are never shown. Default: password, token, secret, card_number, cvc.
+    pub mask: Vec<String>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            dialect: Dialect::Standard,
+            mode: Mode::Enforce,
+            missing_key: MissingKey::Require,
+            per_caller: true,
+            fingerprint: FingerprintPolicy::default(),
+            retain_ms: 24 * 3_600_000,
+            retain_errors_ms: 4 * 3_600_000,
+            remember_ms: None,
+            wait_ms: 2_000,
+            lease_ms: 30_000,
+            on_abandoned: OnAbandoned::Rerun,
+            if_match: IfMatch::Allow,
+            max_request_bytes: 8 * 1024 * 1024,
+            max_stored_bytes: 1024 * 1024,
+            store_headers: Vec::new(),
+            keep_payload: KeepPayload::Hashed,
+            mask: default_mask(),
+        }
+    }
+}
+
+impl Policy {
+    /// The policy of routes that nobody wrote: a key is welcome, not required.
+    #[must_use]
+    pub fn unwritten() -> Self {
+        Self { missing_key: MissingKey::Allow, ..Self::default() }
+    }
+
+    /// What a record of this route carries.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        Terms {
+            lease_ms: self.lease_ms,
+            on_abandoned: self.on_abandoned,
+            retain_ms: self.retain_ms,
+            remember_ms: self.remember_ms.unwrap_or(self.retain_ms.min(REMEMBER_MS_MAX)),
+            ..Terms::default()
+        }
+    }
+
+    /// Checks every bound, and the rules between fields.
+    ///
+    /// # Errors
+    /// The first field that breaks one.
+    pub fn validate(&self) -> Result<(), LimitError> {
+        self.terms().validate()?;
+        in_range("retain_errors", self.retain_errors_ms, 1, self.retain_ms)?;
+        in_range("wait", self.wait_ms, 0, WAIT_MS_MAX)?;
+        in_range("max_request_bytes", self.max_request_bytes, 0, BUFFER_BYTES_MAX)?;
+        in_range("max_stored_bytes", self.max_stored_bytes, 0, STORED_BYTES_MAX)?;
+        // A retry that comes after the outcome is gone would run again.
+        let retries_ms = onceward_core::retry::CLIENT_BACKOFF.total_ms_max();
+        let least = retries_ms.saturating_add(self.lease_ms).saturating_add(self.wait_ms);
+        if self.retain_errors_ms.min(self.retain_ms) < least {
+            let bound = format!("at least {least} ms: attempts × back-off + lease + wait");
+            return Err(LimitError::new(
+                "retain",
+                self.retain_errors_ms.min(self.retain_ms),
+                bound,
+            ));
+        }
+        Ok(())
+    }
+}

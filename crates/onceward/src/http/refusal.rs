@@ -1,0 +1,219 @@
+//! What the layer refuses, and the one table of codes: status, title, whether to retry, which key.
+//!
+//! A refusal is a fact; how it is said is the dialect's business. The table is what the problem
+//! types in the documentation are made from.
+
+use onceward_core::diff::Diff;
+use onceward_core::outcome_policy::KeyAdvice;
+use onceward_core::stamp::At;
+
+/// Why a request got no answer from its handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// The route requires a key.
+    KeyRequired,
+    /// The key is not one.
+    KeyInvalid,
+    /// The body is JSON without a canonical form.
+    BodyNotCanonical,
+    /// The request breaks the syntax or framing of HTTP.
+    BadRequest,
+    /// Nobody can be told who asks.
+    AuthRequired,
+    /// The caller may not do it.
+    Forbidden,
+    /// Another request with this key runs.
+    InFlight,
+    /// Nobody knows how the first attempt ended.
+    OutcomeUnknown,
+    /// The first response was too large to be stored.
+    ResponseNotStored,
+    /// The resource is not at the version that was expected.
+    PreconditionFailed,
+    /// The body is too large.
+    BodyTooLarge,
+    /// The key was used with another payload.
+    PayloadMismatch,
+    /// Too far behind.
+    OutOfOrder,
+    /// The route requires a precondition.
+    PreconditionRequired,
+    /// Too many requests.
+    RateLimited,
+    /// The handler or upstream failed on the way.
+    UpstreamFailed,
+    /// The store gives no answer.
+    StoreUnavailable,
+    /// The breaker is open.
+    CircuitOpen,
+    /// Too much to do.
+    Shed,
+    /// The upstream took too long.
+    UpstreamTimeout,
+    /// What is stored is damaged.
+    Damaged,
+}
+
+/// A row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Meaning {
+    /// Stable code.
+    pub code: &'static str,
+    /// Status of the standard dialect.
+    pub status: u16,
+    /// A few words.
+    pub title: &'static str,
+    /// Whether the same request may succeed later.
+    pub retryable: bool,
+    /// Which key the next request should carry.
+    pub key_advice: KeyAdvice,
+}
+
+impl Code {
+    /// Every code.
+    pub const ALL: [Self; 21] = [
+        Self::KeyRequired,
+        Self::KeyInvalid,
+        Self::BodyNotCanonical,
+        Self::BadRequest,
+        Self::AuthRequired,
+        Self::Forbidden,
+        Self::InFlight,
+        Self::OutcomeUnknown,
+        Self::ResponseNotStored,
+        Self::PreconditionFailed,
+        Self::BodyTooLarge,
+        Self::PayloadMismatch,
+        Self::OutOfOrder,
+        Self::PreconditionRequired,
+        Self::RateLimited,
+        Self::UpstreamFailed,
+        Self::StoreUnavailable,
+        Self::CircuitOpen,
+        Self::Shed,
+        Self::UpstreamTimeout,
+        Self::Damaged,
+    ];
+
+    /// What it means.
+    #[must_use]
+    pub const fn meaning(self) -> Meaning {
+        use KeyAdvice::{Reuse, Rotate};
+        let (code, status, title, retryable, key_advice) = match self {
+            Self::KeyRequired => {
+                ("idempotency.key_required", 400, "An Idempotency-Key is required", false, Reuse)
+            }
+            Self::KeyInvalid => {
+                ("idempotency.key_invalid", 400, "The Idempotency-Key is not valid", false, Rotate)
+            }
+            Self::BodyNotCanonical => {
+                ("body.not_canonical", 400, "The body has no canonical form", false, Reuse)
+            }
+            Self::BadRequest => {
+                ("request.malformed", 400, "The request is malformed", false, Reuse)
+            }
+            Self::AuthRequired => ("auth.required", 401, "Who are you?", false, Reuse),
+            Self::Forbidden => ("auth.forbidden", 403, "You may not do this", false, Reuse),
+            Self::InFlight => {
+                ("idempotency.in_flight", 409, "The first request is still running", true, Reuse)
+            }
+            Self::OutcomeUnknown => (
+                "idempotency.outcome_unknown",
+                409,
+                "Nobody knows how the first request ended",
+                false,
+                Reuse,
+            ),
+            Self::ResponseNotStored => (
+                "idempotency.response_not_stored",
+                409,
+                "It was done, but its response was not stored",
+                false,
+                Reuse,
+            ),
+            Self::PreconditionFailed => {
+                ("precondition.failed", 412, "The resource has changed", false, Rotate)
+            }
+            Self::BodyTooLarge => ("body.too_large", 413, "The body is too large", false, Reuse),
+            Self::PayloadMismatch => (
+                "idempotency.payload_mismatch",
+                422,
+                "This key was used with another payload",
+                false,
+                Rotate,
+            ),
+            Self::OutOfOrder => ("ordering.out_of_order", 422, "Out of order", false, Rotate),
+            Self::PreconditionRequired => {
+                ("precondition.required", 428, "A precondition is required", false, Reuse)
+            }
+            Self::RateLimited => ("rate.limited", 429, "Too many requests", true, Reuse),
+            Self::UpstreamFailed => {
+                ("upstream.failed", 502, "The upstream gave no whole answer", true, Reuse)
+            }
+            Self::StoreUnavailable => {
+                ("store.unavailable", 503, "The store is not available", true, Reuse)
+            }
+            Self::CircuitOpen => ("circuit.open", 503, "The circuit breaker is open", true, Reuse),
+            Self::Shed => ("overload.shed", 503, "Too much to do", true, Reuse),
+            Self::UpstreamTimeout => {
+                ("upstream.timeout", 504, "The upstream took too long", true, Reuse)
+            }
+            Self::Damaged => ("store.corrupt", 500, "Stored data is damaged", false, Reuse),
+        };
+        Meaning { code, status, title, retryable, key_advice }
+    }
+}
+
+/// Something that is refused.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    /// Why.
+    pub code: Code,
+    /// A sentence for the client: never a key, a body or another tenant's anything.
+    pub detail: String,
+    /// When it is worth trying again.
+    pub retry_after_ms: Option<u64>,
+    /// What differed, for a mismatch.
+    pub conflict: Option<Box<Conflict>>,
+}
+
+/// What is known of a mismatch, within the scope that the key has.
+#[derive(Debug, Clone, Default)]
+pub struct Conflict {
+    /// The key as the client knows it.
+    pub key: String,
+    /// First 16 hex digits of the hash of the first payload, when it was kept.
+    pub original_hash: Option<String>,
+    /// The same of this payload.
+    pub current_hash: String,
+    /// JSON pointers that differ.
+    pub pointers: Option<Vec<String>>,
+    /// Old and new values, masked, when the payload was kept in full.
+    pub changes: Option<Diff>,
+    /// When the first request came.
+    pub original_at: At,
+    /// Seconds until the first outcome expires.
+    pub expires_in_s: u64,
+}
+
+impl Refusal {
+    /// A refusal that says why.
+    #[must_use]
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        let retry_after_ms = code.meaning().retryable.then_some(1_000);
+        Self { code, detail: detail.into(), retry_after_ms, conflict: None }
+    }
+
+    /// With the time when it is worth trying again.
+    #[must_use]
+    pub fn after(mut self, retry_after_ms: u64) -> Self {
+        self.retry_after_ms = Some(retry_after_ms);
+        self
+    }
+
+    /// `Retry-After` in whole seconds, at least 1.
+    #[must_use]
+    pub fn retry_after_s(&self) -> Option<u64> {
+        self.retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1))
+    }
+}

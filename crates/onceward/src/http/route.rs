@@ -1,0 +1,203 @@
+//! Routes: which policy a request falls under, and which path values belong to its key.
+//!
+//! A template is matched segment by segment on the path as it was sent, without decoding: two
+//! spellings of one path are two paths. The first route that fits wins.
+
+use http::Method;
+use onceward_core::limits::{LimitError, MAX_PART_BYTES};
+use sha2::{Digest, Sha256};
+
+use super::policy::Policy;
+
+/// A route: `POST /v1/projects/{project_id}/missions` and its policy.
+#[derive(Debug, Clone)]
+pub struct Route {
+    method: Method,
+    template: String,
+    policy: Policy,
+}
+
+/// Every route of a layer.
+#[derive(Debug, Clone)]
+pub struct Routes {
+    written: Vec<Route>,
+    unwritten: Policy,
+}
+
+/// Where a request belongs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Method and template: what policies, metrics and the endpoint column show.
+    pub endpoint: String,
+    /// The values of the template's parameters, in order.
+    pub values: Vec<String>,
+}
+
+impl Route {
+    /// A route from `METHOD /path/with/{parameters}`.
+    ///
+    /// # Errors
+    /// When the text has another form or the policy breaks a bound.
+    pub fn new(text: &str, policy: Policy) -> Result<Self, LimitError> {
+        let bad = |bound: &str| LimitError::new("match", format!("{text:?}"), bound);
+        let Some((method, template)) = text.split_once(' ') else {
+            return Err(bad("METHOD /path/{parameter}"));
+        };
+        let method = Method::from_bytes(method.as_bytes()).map_err(|_| bad("an HTTP method"))?;
+        if !is_protected(&method) {
+            return Err(bad("POST, PUT, PATCH or DELETE"));
+        }
+        let segments_fit = template
+            .split('/')
+            .all(|segment| parameter(segment).is_some() || !segment.contains(['{', '}']));
+        if !template.starts_with('/') || !segments_fit || text.len() > MAX_PART_BYTES {
+            return Err(bad("METHOD /path/{parameter}, parameters as whole segments"));
+        }
+        policy.validate()?;
+        Ok(Self { method, template: template.to_string(), policy })
+    }
+
+    fn values(&self, method: &Method, path: &str) -> Option<Vec<String>> {
+        if self.method != *method {
+            return None;
+        }
+        let mut values = Vec::new();
+        let mut wanted = self.template.split('/');
+        for segment in path.split('/') {
+            let pattern = wanted.next()?;
+            if parameter(pattern).is_some() {
+                if segment.is_empty() {
+                    return None;
+                }
+                values.push(bounded(segment));
+            } else if pattern != segment {
+                return None;
+            }
+        }
+        wanted.next().is_none().then_some(values)
+    }
+}
+
+impl Routes {
+    /// These routes; a path that matches none passes unprotected.
+    #[must_use]
+    pub fn written(routes: Vec<Route>) -> Self {
+        Self { written: routes, unwritten: Policy::default() }
+    }
+
+    /// Every POST, PUT, PATCH and DELETE is a route under this policy, its path its own template.
+    ///
+    /// # Errors
+    /// When the policy breaks a bound.
+    pub fn every(policy: Policy) -> Result<Self, LimitError> {
+        policy.validate()?;
+        Ok(Self { written: Vec::new(), unwritten: policy })
+    }
+
+    /// The policy and place of a request, or none when it passes unprotected.
+    #[must_use]
+    pub fn find(&self, method: &Method, path: &str) -> Option<(&Policy, Place)> {
+        if !is_protected(method) {
+            return None;
+        }
+        if self.written.is_empty() {
+            let endpoint = bounded(&format!("{method} {path}"));
+            return Some((&self.unwritten, Place { endpoint, values: Vec::new() }));
+        }
+        self.written.iter().find_map(|route| {
+            let values = route.values(method, path)?;
+            let endpoint = format!("{method} {}", route.template);
+            Some((&route.policy, Place { endpoint, values }))
+        })
+    }
+
+    /// Each route's endpoint and policy; none when there are no written ones.
+    pub fn list(&self) -> impl Iterator<Item = (String, &Policy)> {
+        self.written
+            .iter()
+            .map(|route| (format!("{} {}", route.method, route.template), &route.policy))
+    }
+}
+
+/// Whether a method can be claimed at all: GET and HEAD never write (A04).
+fn is_protected(method: &Method) -> bool {
+    [Method::POST, Method::PUT, Method::PATCH, Method::DELETE].contains(method)
+}
+
+fn parameter(segment: &str) -> Option<&str> {
+    let name = segment.strip_prefix('{')?.strip_suffix('}')?;
+    (!name.is_empty() && !name.contains(['{', '}'])).then_some(name)
+}
+
+/// A part that fits into a key: itself, or its start and the hash of all of it.
+pub(super) fn bounded(part: &str) -> String {
+    if part.len() <= MAX_PART_BYTES {
+        return part.to_string();
+    }
+    let start = &part[..part.floor_char_boundary(MAX_PART_BYTES - 80)];
+    let hash = Sha256::digest(part.as_bytes());
+    let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{start}~{hex}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn routes() -> Routes {
+        let route = |text| Route::new(text, Policy::default()).unwrap();
+        Routes::written(vec![
+            route("POST /v1/projects/{id}/missions"),
+            route("PUT /v1/missions/{id}"),
+            route("POST /v1/projects/special/missions"),
+        ])
+    }
+
+    #[track_caller]
+    fn check(method: Method, path: &str, expected: Option<(&str, &[&str])>) {
+        let routes = routes();
+        let found = routes.find(&method, path).map(|(_, place)| place);
+        let expected = expected.map(|(endpoint, values)| Place {
+            endpoint: endpoint.into(),
+            values: values.iter().map(ToString::to_string).collect(),
+        });
+        assert_eq!(found, expected, "{method} {path}");
+    }
+
+    #[test]
+    fn paths_match_segment_by_segment() {
+        let missions = "POST /v1/projects/{id}/missions";
+        check(Method::POST, "/v1/projects/7/missions", Some((missions, &["7"])));
+        check(Method::POST, "/v1/projects/special/missions", Some((missions, &["special"])));
+        check(Method::POST, "/v1/projects//missions", None);
+        check(Method::POST, "/v1/projects/7/missions/", None);
+        check(Method::POST, "/v1/projects/7", None);
+        check(Method::PUT, "/v1/projects/7/missions", None);
+        check(Method::GET, "/v1/missions/7", None);
+        check(Method::PUT, "/v1/missions/a%2Fb", Some(("PUT /v1/missions/{id}", &["a%2Fb"])));
+    }
+
+    #[test]
+    fn without_written_routes_a_path_is_its_own_template() {
+        let routes = Routes::every(Policy::unwritten()).unwrap();
+        let (policy, place) = routes.find(&Method::POST, "/any/thing").unwrap();
+        assert_eq!(place.endpoint, "POST /any/thing");
+        assert_eq!(policy.missing_key, super::super::policy::MissingKey::Allow);
+        assert!(routes.find(&Method::HEAD, "/any/thing").is_none());
+        let long = format!("/{}", "x".repeat(2_000));
+        let (_, a) = routes.find(&Method::POST, &long).unwrap();
+        let (_, b) = routes.find(&Method::POST, &format!("{long}y")).unwrap();
+        assert!(a.endpoint.len() <= MAX_PART_BYTES);
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn bad_routes_are_refused() {
+        for text in ["", "POST", "GET /x", "POST x", "POST /{a", "POST /a{b}", "PO ST /x"] {
+            assert!(Route::new(text, Policy::default()).is_err(), "{text:?}");
+        }
+        let policy = Policy { retain_ms: 20_000, retain_errors_ms: 20_000, ..Policy::default() };
+        let error = Route::new("POST /x", policy).unwrap_err();
+        assert!(error.to_string().contains("back-off + lease + wait"), "{error}");
+    }
+}
