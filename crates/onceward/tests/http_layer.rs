@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, Request, Response, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::{get, post, put};
 use http_body_util::BodyExt;
@@ -192,7 +192,7 @@ async fn the_quoted_and_the_raw_key_are_one_and_bad_keys_are_refused_before_any_
     assert_eq!(raw.header("idempotency-replayed"), Some("true"));
     for bad in ["", "a b", "\"", "é", &"x".repeat(129)] {
         let mut sent = request("POST", "/payments", None, "{}");
-        let value = axum::http::HeaderValue::from_bytes(bad.as_bytes()).unwrap();
+        let value = HeaderValue::from_bytes(bad.as_bytes()).unwrap();
         sent.headers_mut().insert("idempotency-key", value);
         let answer = place.send(sent).await;
         assert_eq!(

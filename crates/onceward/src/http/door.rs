@@ -34,9 +34,10 @@ const COMPLETE_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Bytes of the replay cache by default.
 const CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
-type AuthorizeFn = dyn for<'a> Fn(&'a Parts, &'a Caller) -> BoxFuture<'a, Result<(), Response<Bytes>>>
-    + Send
-    + Sync;
+/// What an authorisation comes to: allowed, or the response that says why not.
+pub type Authorized<'a> = BoxFuture<'a, Result<(), Response<Bytes>>>;
+
+type AuthorizeFn = dyn for<'a> Fn(&'a Parts, &'a Caller) -> Authorized<'a> + Send + Sync;
 
 /// Everything that protection needs. Build one and share it.
 pub struct Door {
@@ -83,10 +84,7 @@ impl Door {
     #[must_use]
     pub fn with_authorize(
         mut self,
-        authorize: impl for<'a> Fn(&'a Parts, &'a Caller) -> BoxFuture<'a, Result<(), Response<Bytes>>>
-        + Send
-        + Sync
-        + 'static,
+        authorize: impl for<'a> Fn(&'a Parts, &'a Caller) -> Authorized<'a> + Send + Sync + 'static,
     ) -> Self {
         self.authorize = Some(Arc::new(authorize));
         self

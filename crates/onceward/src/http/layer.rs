@@ -210,7 +210,7 @@ where
     let run = Run { door: door.clone(), policy: policy.clone(), permit: permit.clone(), asked };
     let request = run.request(head, &admitted.key, body);
     // A task of its own: it goes on when the client goes away, and a panic ends only it.
-    let ran = tokio::spawn(async move { run.to_the_end(inner, request).await }).await;
+    let ran = tokio::spawn(async move { run.serve(inner, request).await }).await;
     let mut response = match ran {
         Ok(Ok(response)) => response,
         Ok(Err(Lost::Refused(refusal))) => return Err(refusal),
@@ -261,11 +261,7 @@ impl Run {
         Duration::from_millis(self.policy.lease_ms)
     }
 
-    async fn to_the_end<S, B, R>(
-        self,
-        mut inner: S,
-        request: Request<B>,
-    ) -> Result<Response<Body>, Lost>
+    async fn serve<S, B, R>(self, mut inner: S, request: Request<B>) -> Result<Response<Body>, Lost>
     where
         S: Service<Request<B>, Response = Response<R>>,
         S::Error: Into<BoxError>,

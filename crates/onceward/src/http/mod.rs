@@ -20,7 +20,7 @@ mod route;
 
 pub use body::{Body, BoxError};
 pub use dialect::{Dialect, Speak};
-pub use door::Door;
+pub use door::{Authorized, Door};
 pub use identity::{Caller, Identity, looks_like_jwt};
 pub use layer::{Attempt, Onceward, OncewardLayer, ServiceError};
 pub use outcome::{DamagedResponse, STORED_HEADERS, StoredResponse, may_store};

@@ -154,9 +154,9 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(method: Method, path: &str, expected: Option<(&str, &[&str])>) {
+    fn check(method: &Method, path: &str, expected: Option<(&str, &[&str])>) {
         let routes = routes();
-        let found = routes.find(&method, path).map(|(_, place)| place);
+        let found = routes.find(method, path).map(|(_, place)| place);
         let expected = expected.map(|(endpoint, values)| Place {
             endpoint: endpoint.into(),
             values: values.iter().map(ToString::to_string).collect(),
@@ -167,14 +167,14 @@ mod tests {
     #[test]
     fn paths_match_segment_by_segment() {
         let missions = "POST /v1/projects/{id}/missions";
-        check(Method::POST, "/v1/projects/7/missions", Some((missions, &["7"])));
-        check(Method::POST, "/v1/projects/special/missions", Some((missions, &["special"])));
-        check(Method::POST, "/v1/projects//missions", None);
-        check(Method::POST, "/v1/projects/7/missions/", None);
-        check(Method::POST, "/v1/projects/7", None);
-        check(Method::PUT, "/v1/projects/7/missions", None);
-        check(Method::GET, "/v1/missions/7", None);
-        check(Method::PUT, "/v1/missions/a%2Fb", Some(("PUT /v1/missions/{id}", &["a%2Fb"])));
+        check(&Method::POST, "/v1/projects/7/missions", Some((missions, &["7"])));
+        check(&Method::POST, "/v1/projects/special/missions", Some((missions, &["special"])));
+        check(&Method::POST, "/v1/projects//missions", None);
+        check(&Method::POST, "/v1/projects/7/missions/", None);
+        check(&Method::POST, "/v1/projects/7", None);
+        check(&Method::PUT, "/v1/projects/7/missions", None);
+        check(&Method::GET, "/v1/missions/7", None);
+        check(&Method::PUT, "/v1/missions/a%2Fb", Some(("PUT /v1/missions/{id}", &["a%2Fb"])));
     }
 
     #[test]
