@@ -79,6 +79,26 @@ pub async fn run_one(harness: &dyn Harness, name: &str) -> Checked {
     }
 }
 
+/// What each generated test does: runs one case on a runtime of its own.
+///
+/// A plain function of this crate, because a runtime's code is large and would otherwise be
+/// compiled anew for each of a hundred tests in each store's test file.
+///
+/// # Panics
+/// When the case fails: that is how a test says so.
+#[expect(clippy::panic, reason = "a test that fails panics")]
+pub fn check(harness: &dyn Harness, name: &str) {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let checked = match runtime {
+        Ok(runtime) => runtime.block_on(run_one(harness, name)),
+        Err(error) => Err(Failure::new(format!("no runtime: {error}"))),
+    };
+    if let Err(failure) = checked {
+        panic!("{name}: {failure}");
+    }
+}
+
 async fn run(harness: &dyn Harness, case: &Case) -> Checked {
     let mut bench = Bench::open(harness).await?;
     (case.run)(&mut bench).await
@@ -243,8 +263,7 @@ __conformance_cases! { [table] () }
 
 /// Makes each conformance case a test of its own, on the store that a harness opens.
 ///
-/// The expression is evaluated once per test; the crate that uses it needs `tokio` with `macros`
-/// and `rt-multi-thread`.
+/// The expression is evaluated once per test, outside of any runtime.
 #[macro_export]
 macro_rules! conformance_tests {
     ($harness:expr) => {
@@ -260,13 +279,10 @@ macro_rules! __conformance_tests {
             #[allow(unused_imports, reason = "the harness may need anything of the test file")]
             use super::*;
             $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $case() {
+                #[test]
+                fn $case() {
                     let name = concat!(stringify!($section), "::", stringify!($case));
-                    let checked = $crate::testing::conformance::run_one(&$harness, name).await;
-                    if let Err(failure) = checked {
-                        panic!("{name}: {failure}");
-                    }
+                    $crate::testing::conformance::check(&$harness, name);
                 }
             )*
         })*
