@@ -21,8 +21,8 @@ pub(crate) fn environment(folder: Option<&Path>) -> Value {
 }
 
 fn kernel() -> Option<String> {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
-    Some(release.trim().to_owned())
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    Some(text.trim().to_string())
 }
 
 /// Cores that this process may use.

@@ -7,6 +7,16 @@
 //!
 //! Not responsible for how a schedule comes about, nor for healing it.
 
+macro_rules! ensure {
+    ($holds:expr, $number:literal, $($what:tt)+) => {
+        if !$holds {
+            return Err(Violation { invariant: $number, what: format!($($what)+) });
+        }
+    };
+}
+
+mod outside;
+
 use onceward_core::batch::{Answer, Batch, Write};
 use onceward_core::guard::Rule;
 use onceward_core::key::Kind;
@@ -18,16 +28,6 @@ use super::plan::{
     Catalog, DOCUMENT, FIRST_EVENT, FIRST_JOB, KEYS, OUTBOX, STREAM, SUBJECTS, TAIL, TURN,
 };
 use crate::store::memory::MemoryState;
-
-macro_rules! ensure {
-    ($holds:expr, $number:literal, $($what:tt)+) => {
-        if !$holds {
-            return Err(Violation { invariant: $number, what: format!($($what)+) });
-        }
-    };
-}
-
-mod answers;
 
 /// A broken invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -398,7 +398,7 @@ impl Auditor {
                 if matches!(state, Some(State::Failed | State::Pending)) {
                     model.due = record.due_at.map_or(0, |due| due.0);
                 }
-                if act == Act::RerunForced && record.guard.is_none() {
+                if act == Act::RerunForced {
                     model.number = 0;
                 }
             }
@@ -510,42 +510,6 @@ impl Auditor {
         let steps = matches!(subject, TURN | STREAM | TAIL | OUTBOX | DOCUMENT);
         ensure!(!steps || at <= was + 1, "i28", "subject {subject} skipped from {was} to {at}");
         self.positions[subject] = at;
-        Ok(())
-    }
-
-    /// Notes an effect elsewhere. `careful`: its worker looked at its lease in the same instant.
-    pub(super) fn effect(&mut self, tag: &Tag, careful: bool, now: u64) {
-        let checked = self.elsewhere(tag, careful, now);
-        self.note(checked);
-    }
-
-    fn elsewhere(&mut self, tag: &Tag, careful: bool, now: u64) -> Result<(), Violation> {
-        let (key, fence, uid, variant) = (tag.key, tag.fence, tag.uid, tag.variant);
-        let twice = self
-            .ledger
-            .iter()
-            .any(|effect| effect.key == key && effect.fence == fence && !effect.in_transaction);
-        self.ledger.push(Effect { key, fence, worker: uid, variant, in_transaction: false });
-        ensure!(!twice, "i01", "key {key} took effect twice under fence {fence}");
-        let granted = self.grants.contains(&(key, fence, uid));
-        ensure!(granted, "i06", "key {key}: the effect's fence {fence} was granted to another");
-        let model = &mut self.models[key];
-        let holds = model.fence == fence && now < model.lease_end;
-        ensure!(!careful || holds, "i07", "key {key}: an effect after its authority had ended");
-        if model.state.is_some() && fence >= model.first {
-            // Also when its lease went to someone else: the key must not be forgotten.
-            model.effects += 1;
-            let same = model.variant == variant;
-            ensure!(same, "mismatch", "key {key} took effect with another payload");
-        }
-        if let Some((subject, Rule::Next { position: number })) = tag.guard {
-            let sink = &mut self.sinks[subject];
-            if fence > sink.fence {
-                let last = sink.number;
-                *sink = Sink { fence, number: number.max(last) };
-                ensure!(number >= last, "i28", "number {number} took effect after {last}");
-            }
-        }
         Ok(())
     }
 }

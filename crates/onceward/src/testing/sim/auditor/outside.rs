@@ -1,16 +1,51 @@
-//! What callers were told, and what must hold when everything has come to rest.
-//!
-//! Uses the auditor's own account; commits are checked next door, as they happen.
+//! What the outside sees: effects elsewhere, what callers are told, and what is left at the end.
 
 use onceward_core::decide::{Enqueue, Finish, Verdict};
+use onceward_core::guard::Rule;
 use onceward_core::record::State;
 
-use super::super::op::{Ended, Op};
+use super::super::op::{Ended, Op, Tag};
 use super::super::plan::{Catalog, DOCUMENT};
-use super::{Auditor, Violation};
+use super::{Auditor, Effect, Sink, Violation};
 use crate::store::memory::MemoryState;
 
 impl Auditor {
+    /// Notes an effect elsewhere. `careful`: its worker looked at its lease in the same instant.
+    pub(in super::super) fn effect(&mut self, tag: &Tag, careful: bool, now: u64) {
+        let checked = self.elsewhere(tag, careful, now);
+        self.note(checked);
+    }
+
+    fn elsewhere(&mut self, tag: &Tag, careful: bool, now: u64) -> Result<(), Violation> {
+        let (key, fence, uid, variant) = (tag.key, tag.fence, tag.uid, tag.variant);
+        let twice = self
+            .ledger
+            .iter()
+            .any(|effect| effect.key == key && effect.fence == fence && !effect.in_transaction);
+        self.ledger.push(Effect { key, fence, worker: uid, variant, in_transaction: false });
+        ensure!(!twice, "i01", "key {key} took effect twice under fence {fence}");
+        let granted = self.grants.contains(&(key, fence, uid));
+        ensure!(granted, "i06", "key {key}: the effect's fence {fence} was granted to another");
+        let model = &mut self.models[key];
+        let holds = model.fence == fence && now < model.lease_end;
+        ensure!(!careful || holds, "i07", "key {key}: an effect after its authority had ended");
+        if model.state.is_some() && fence >= model.first {
+            // Also when its lease went to someone else: the key must not be forgotten.
+            model.effects += 1;
+            let same = model.variant == variant;
+            ensure!(same, "mismatch", "key {key} took effect with another payload");
+        }
+        if let Some((subject, Rule::Next { position: number })) = tag.guard {
+            let sink = &mut self.sinks[subject];
+            if fence > sink.fence {
+                let last = sink.number;
+                *sink = Sink { fence, number: number.max(last) };
+                ensure!(number >= last, "i28", "number {number} took effect after {last}");
+            }
+        }
+        Ok(())
+    }
+
     /// Checks what a caller was told.
     pub(in super::super) fn told(&mut self, op: &Op, ended: &Ended) {
         let checked = self.answer(op, ended);
