@@ -203,7 +203,7 @@ impl Simulator {
         self.actors[actor].tag = Tag::of(0, uid);
         if self.random.chance(self.plan.sweep) {
             self.begin_sweep(actor);
-        } else if self.random.chance(self.plan.resolve) {
+        } else if self.random.chance(self.wants_a_hand()) {
             self.begin_resolve(actor);
         } else if self.plan.shape == Shape::Jobs {
             self.begin_job(actor);
@@ -348,19 +348,37 @@ impl Simulator {
         self.put_op(actor, false, op);
     }
 
+    /// How often a hand comes: mostly when there is something that only a hand can free.
+    fn wants_a_hand(&self) -> u64 {
+        let stuck = self.keys().any(|key| self.is_stuck(key));
+        if stuck && self.plan.resolve > 0 { 400 } else { self.plan.resolve }
+    }
+
+    fn is_stuck(&self, key: usize) -> bool {
+        matches!(self.auditor.expects(key).0, Some(State::Unknown | State::Dead))
+    }
+
+    /// The keys that the schedule is about.
+    fn keys(&self) -> std::ops::Range<usize> {
+        match self.plan.shape {
+            Shape::Jobs => FIRST_JOB..FIRST_JOB + JOBS,
+            Shape::Events => FIRST_EVENT..FIRST_EVENT + EVENTS,
+            _ => 0..self.plan.keys,
+        }
+    }
+
     fn begin_resolve(&mut self, actor: usize) {
         self.tally.resolved += 1;
         let uid = self.actors[actor].uid;
-        let key = match self.plan.shape {
-            Shape::Jobs => FIRST_JOB + self.random.index(JOBS),
-            Shape::Events => FIRST_EVENT + self.random.index(EVENTS),
-            _ => self.random.index(self.plan.keys),
-        };
+        let keys = self.keys();
+        let any = keys.start + self.random.index(keys.len());
+        let stuck = keys.clone().find(|key| self.is_stuck(*key));
+        let key = stuck.filter(|_| self.random.chance(800)).unwrap_or(any);
         let outcome = self.next_outcome();
         let how = match self.random.below(8) {
-            0..3 => Resolution::Rerun { force: false },
-            3 => Resolution::Rerun { force: true },
-            4 | 5 => Resolution::Done { outcome: self.catalog.outcomes[outcome].clone() },
+            0..4 => Resolution::Rerun { force: false },
+            4 => Resolution::Rerun { force: true },
+            5 => Resolution::Done { outcome: self.catalog.outcomes[outcome].clone() },
             6 => Resolution::Dead { reason: "hopeless".into() },
             _ => Resolution::Erase,
         };

@@ -398,7 +398,7 @@ impl Auditor {
                 if matches!(state, Some(State::Failed | State::Pending)) {
                     model.due = record.due_at.map_or(0, |due| due.0);
                 }
-                if act == Act::RerunForced {
+                if act == Act::RerunForced && record.guard.is_none() {
                     model.number = 0;
                 }
             }

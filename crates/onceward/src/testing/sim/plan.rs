@@ -211,7 +211,9 @@ impl Plan {
             terms: terms(random, shape),
             odds: odds(random),
             actors: 2 + random.index(3),
-            steps: 18 + u32::try_from(random.below(22)).unwrap_or(0),
+            // What a hand frees has a long story.
+            steps: if shape == Shape::Held { 35 } else { 18 }
+                + u32::try_from(random.below(22)).unwrap_or(0),
             keys,
             plain: !guarded && random.chance(700),
             once: match shape {
@@ -222,7 +224,7 @@ impl Plan {
             },
             sweep: if shape == Shape::Retention { 150 } else { random.pick([0, 30, 60]) },
             resolve: match shape {
-                Shape::Held => 250,
+                Shape::Held => 60,
                 Shape::Jobs => random.pick([0, 60, 120]),
                 _ => random.pick([0, 0, 20]),
             },

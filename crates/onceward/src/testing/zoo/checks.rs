@@ -45,7 +45,7 @@ pub(super) fn another_path_is_a_mismatch() -> Checked {
 
 pub(super) fn retryable_answers_are_not_stored() -> Checked {
     let stored = [408, 425, 429, 500, 502, 503, 504].into_iter().find(|s| keep(*s) != Keep::Never);
-    Ok(broken(stored.is_some(), "a11", "an answer that says \"not now\" was stored"))
+    Ok(broken(stored.is_some(), "ruling 4", "an answer that says \"not now\" was stored"))
 }
 
 pub(super) fn cancelled_waiters_leave() -> Checked {
