@@ -46,7 +46,10 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Failure> {
                 .enable_all()
                 .build()
                 .map_err(|error| Failure::failed("runtime", format!("can't start: {error}")))?;
-            runtime.block_on(commands::run(command, &cli.common, out))
+            let result = runtime.block_on(commands::run(command, &cli.common, out));
+            // A baseline that is still at it after an interrupt has nothing to finish.
+            runtime.shutdown_background();
+            result
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, params};
@@ -22,6 +23,29 @@ const CACHE_KIB: i64 = 64 * 1024;
 const WAL_KEPT_BYTES: i64 = 256 << 20;
 /// As the store's readers have it.
 const MMAP_BYTES: i64 = 1 << 34;
+
+/// A baseline that works on a thread of its own, so that the bench can be ended meanwhile.
+pub(crate) struct Baseline<B>(Arc<Mutex<B>>);
+
+impl<B: Send + 'static> Baseline<B> {
+    /// To be worked with on a thread.
+    pub(crate) fn new(baseline: B) -> Self {
+        Self(Arc::new(Mutex::new(baseline)))
+    }
+
+    /// Does some work on a thread and waits for it.
+    pub(crate) async fn on_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut B) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let baseline = self.0.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            work(&mut baseline.lock().unwrap_or_else(PoisonError::into_inner))
+        });
+        let ended = |error| Failure::failed("bench.baseline", format!("it ended early: {error}"));
+        done.await.map_err(ended)?
+    }
+}
 
 /// Transactions of 256 rows into a table with nothing but its rowid.
 pub(crate) struct BareRows {
@@ -129,9 +153,13 @@ pub(crate) struct PointReads {
 
 impl PointReads {
     /// On a file of its own with as many rows.
-    pub(crate) fn open(folder: &Path, rows: u64, threads: usize) -> Result<Self, Failure> {
-        let path = folder.join("point-reads.db");
-        let mut connection = connect(&path)?;
+    pub(crate) fn new(folder: &Path, rows: u64, threads: usize) -> Self {
+        Self { path: folder.join("point-reads.db"), threads, rows }
+    }
+
+    /// Makes the rows.
+    pub(crate) fn fill(&mut self) -> Result<(), Failure> {
+        let mut connection = connect(&self.path)?;
         let table = "CREATE TABLE rows (key TEXT NOT NULL UNIQUE, outcome BLOB NOT NULL)";
         connection.execute_batch(table)?;
         let (keys, outcome) = (Keys::new("reads", 4), outcome());
@@ -139,12 +167,11 @@ impl PointReads {
         {
             let mut insert =
                 transaction.prepare("INSERT INTO rows (key, outcome) VALUES (?, ?)")?;
-            for number in 0..rows {
+            for number in 0..self.rows {
                 insert.execute(params![keys.key(number)?.to_string(), outcome])?;
             }
         }
-        transaction.commit()?;
-        Ok(Self { path, threads, rows })
+        Ok(transaction.commit()?)
     }
 
     /// Reads for a time.

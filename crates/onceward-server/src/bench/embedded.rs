@@ -8,7 +8,7 @@ use onceward::engine::Engine;
 use onceward::store::sqlite::{SqliteOptions, SqliteStore};
 
 use super::Plan;
-use super::baseline::{Append, BareRows, PointReads, SingleStatements};
+use super::baseline::{Append, BareRows, Baseline, PointReads, SingleStatements};
 use super::callers::{Act, Callers};
 use super::load::Keys;
 use super::machine::cores;
@@ -39,9 +39,10 @@ pub(crate) async fn measure(
 }
 
 async fn writes(folder: &Path, plan: &Plan, report: &mut Report) -> Result<(), Failure> {
-    let mut bare = BareRows::open(folder)?;
-    let mut append = Append::open(folder)?;
-    let mut single = SingleStatements::open(folder)?;
+    let bare = Baseline::new(BareRows::open(folder)?);
+    let append = Baseline::new(Append::open(folder)?);
+    let single = Baseline::new(SingleStatements::open(folder)?);
+    let time = plan.round;
     let callers = open(&folder.join("writes.db"), 10, plan).await?;
     let mut series = [
         Series::new("bare SQLite, rows in transactions of 256"),
@@ -57,9 +58,9 @@ async fn writes(folder: &Path, plan: &Plan, report: &mut Report) -> Result<(), F
             series.add(
                 before,
                 &match which {
-                    0 => blocking(|| bare.round(plan.round))?,
-                    1 => blocking(|| append.round(plan.round))?,
-                    2 => blocking(|| single.round(plan.round))?,
+                    0 => bare.on_thread(move |bare| bare.round(time)).await?,
+                    1 => append.on_thread(move |append| append.round(time)).await?,
+                    2 => single.on_thread(move |single| single.round(time)).await?,
                     3 => callers.round(Act::Pair, plan.round).await?,
                     _ => callers.round(Act::OneCommit, plan.round).await?,
                 },
@@ -80,7 +81,8 @@ async fn writes(folder: &Path, plan: &Plan, report: &mut Report) -> Result<(), F
 async fn replays(folder: &Path, plan: &Plan, report: &mut Report) -> Result<(), Failure> {
     let records = plan.records.iter().copied().max().unwrap_or(REPLAYED_MAX).min(REPLAYED_MAX);
     plan.progress.part("making records to replay", records);
-    let bare = blocking(|| PointReads::open(folder, records, cores()))?;
+    let bare = Baseline::new(PointReads::new(folder, records, cores()));
+    bare.on_thread(PointReads::fill).await?;
     let path = folder.join("replays.db");
     fill(&path, records, plan).await?;
     let mut callers = open(&path, records, plan).await?;
@@ -88,10 +90,11 @@ async fn replays(folder: &Path, plan: &Plan, report: &mut Report) -> Result<(), 
     let mut reads = Series::new("bare SQLite, point reads");
     let mut looks = Series::new("replays, looked up");
     let mut claims = Series::new("replays, claimed");
+    let time = plan.round;
     plan.progress.part("replays", ROUNDS.into());
     for _ in 0..ROUNDS {
         let before = Cpu::now();
-        reads.add(before, &blocking(|| bare.round(plan.round))?);
+        reads.add(before, &bare.on_thread(move |bare| bare.round(time)).await?);
         let before = Cpu::now();
         looks.add(before, &callers.round(Act::Look, plan.round).await?);
         let before = Cpu::now();
@@ -183,11 +186,6 @@ async fn open(path: &Path, seed: u64, plan: &Plan) -> Result<Callers, Failure> {
     let store = SqliteStore::open(path, SqliteOptions::default())?;
     let engine = Engine::new(Arc::new(store));
     Ok(Callers::new(engine, Keys::new(TENANT, seed), plan.callers))
-}
-
-/// Runs a baseline without holding up the runtime's other tasks.
-fn blocking<T>(work: impl FnOnce() -> T) -> T {
-    tokio::task::block_in_place(work)
 }
 
 /// A number of records in a ratio's name: 1k, 1m, 10m.

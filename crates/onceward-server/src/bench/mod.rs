@@ -18,6 +18,7 @@ mod report;
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::BenchStore;
 use crate::failure::Failure;
@@ -51,22 +52,30 @@ pub(crate) async fn store(url: &StoreUrl, args: &BenchStore, out: &Out) -> Resul
         records,
         progress: Progress::new(out),
     };
+    // Armed before anything is made: whoever ends the bench finds no files left behind.
+    let armed = |kind| {
+        signal(kind).map_err(|error| {
+            Failure::failed("bench.signal", format!("can't listen for signals: {error}"))
+        })
+    };
+    let (mut interrupt, mut terminate) =
+        (armed(SignalKind::interrupt())?, armed(SignalKind::terminate())?);
     let measured = tokio::select! {
+        biased;
+        _ = interrupt.recv() => Err(interrupted(url)),
+        _ = terminate.recv() => Err(interrupted(url)),
         measured = measure(url, args, &plan) => measured,
-        heard = tokio::signal::ctrl_c() => Err(interrupted(url, heard)),
     };
     plan.progress.end();
     measured?.print(out)
 }
 
-fn interrupted(url: &StoreUrl, heard: std::io::Result<()>) -> Failure {
-    let message = match (heard, url) {
-        (Err(error), _) => format!("can't listen for interrupts: {error}"),
-        (Ok(()), StoreUrl::Sqlite(_)) => "the bench was interrupted; its files are removed".into(),
-        (Ok(()), _) => {
-            "the bench was interrupted; what it made stays under its tenant, whose name \
-                        starts with onceward-bench"
-                .into()
+fn interrupted(url: &StoreUrl) -> Failure {
+    let message = match url {
+        StoreUrl::Sqlite(_) => "the bench was interrupted; its files are removed",
+        _ => {
+            "the bench was interrupted; what it made stays under its tenant, whose name starts \
+             with onceward-bench"
         }
     };
     Failure::failed("interrupted", message)

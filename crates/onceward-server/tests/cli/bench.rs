@@ -1,9 +1,12 @@
 //! `onceward bench store`: the shape of its report, and that it leaves nothing behind. Figures are
 //! not judged here: a test machine is no bench.
 
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
 use serde_json::Value;
 
-use super::sample::{folder, run};
+use super::sample::{command, folder, ran, run};
 
 #[test]
 fn the_report_has_its_fixed_shape() {
@@ -43,4 +46,22 @@ fn a_store_elsewhere_is_measured_without_baselines() {
     let report = run(&folder, &arguments).json();
     assert!(report["ratios"]["one_commit_vs_two"].as_f64().unwrap() > 0.0);
     assert_eq!(report["ratios"]["pairs_vs_sqlite_limit"], Value::Null);
+}
+
+#[test]
+fn a_bench_that_is_told_to_end_leaves_nothing_behind() {
+    let folder = folder("bench-ended");
+    let mut bench = command(&folder, &["bench", "store", "--seconds", "60", "--json"]);
+    let bench = bench.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let made = folder.join(format!(".onceward-bench-{}", bench.id())).join("writes.db");
+    while !made.exists() {
+        // sleeps because another process makes the file and has nobody to tell
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let told = Command::new("kill").args(["-TERM", &bench.id().to_string()]).status().unwrap();
+    assert!(told.success());
+    let ended = ran(bench.wait_with_output().unwrap());
+    assert_eq!((ended.code, ended.error().0.as_str()), (1, "interrupted"));
+    let left: Vec<_> = std::fs::read_dir(&folder).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
 }
