@@ -111,7 +111,7 @@ async fn time_never_runs_back_across_restarts() {
     let folder = Folder::new("time");
     let (clock, _) = StoreClock::manual(At(5_000));
     let options = SqliteOptions::default();
-    let store = SqliteStore::open_with_clock(folder.database(), options.clone(), clock).unwrap();
+    let store = SqliteStore::open_with_clock(folder.database(), options, clock).unwrap();
     assert_eq!(applied(&one(&store, &claim(&key("1"))).await).now, At(5_000));
     drop(store);
     let (clock, hand) = StoreClock::manual(At(1_000));

@@ -48,7 +48,7 @@ pub enum SqliteDurability {
 }
 
 /// How to open a store.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SqliteOptions {
     /// What survives a power loss. Default: full.
     pub durability: SqliteDurability,
