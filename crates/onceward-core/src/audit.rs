@@ -7,7 +7,8 @@ use sha2::{Digest, Sha256};
 
 use crate::Text;
 use crate::fingerprint::Fingerprint;
-use crate::key::Key;
+use crate::key::{Key, check_part};
+use crate::limits::LimitError;
 use crate::stamp::At;
 
 /// Who asks and under which ids: stored with records and audit entries, passed on to jobs.
@@ -19,6 +20,24 @@ pub struct Trace {
     pub request_id: Option<Text>,
     /// `X-Correlation-ID`.
     pub correlation_id: Option<Text>,
+}
+
+impl Trace {
+    /// Checks every bound.
+    ///
+    /// # Errors
+    /// The first field that breaks its bound.
+    pub fn validate(&self) -> Result<(), LimitError> {
+        let texts = [
+            ("actor", &self.actor),
+            ("request_id", &self.request_id),
+            ("correlation_id", &self.correlation_id),
+        ];
+        for (field, text) in texts {
+            check_part(field, text.as_deref().unwrap_or_default(), 0)?;
+        }
+        Ok(())
+    }
 }
 
 /// One audit entry, as it is written.

@@ -71,20 +71,28 @@ impl Guard {
     /// # Errors
     /// When a position lies outside its bounds.
     pub fn new(subject: Subject, rule: Rule) -> Result<Self, LimitError> {
-        match rule {
-            Rule::Exactly { expected } => in_range("exactly", expected, 0, MAX_POSITION - 1)?,
-            Rule::Next { position } => in_range("next", position, 1, MAX_POSITION)?,
-            Rule::Above { position } => in_range("above", position, 1, MAX_POSITION)?,
-            Rule::NotBefore { at, grace_ms } => {
-                in_range("not_before", at, 0, MAX_POSITION)?;
-                in_range("grace_ms", grace_ms, 0, MAX_POSITION)?;
-            }
-        }
+        rule.validate()?;
         Ok(Self { subject, rule })
     }
 }
 
 impl Rule {
+    /// Checks its bounds.
+    ///
+    /// # Errors
+    /// When a position lies outside of them.
+    pub fn validate(self) -> Result<(), LimitError> {
+        match self {
+            Self::Exactly { expected } => in_range("exactly", expected, 0, MAX_POSITION - 1),
+            Self::Next { position } => in_range("next", position, 1, MAX_POSITION),
+            Self::Above { position } => in_range("above", position, 1, MAX_POSITION),
+            Self::NotBefore { at, grace_ms } => {
+                in_range("not_before", at, 0, MAX_POSITION)?;
+                in_range("grace_ms", grace_ms, 0, MAX_POSITION)
+            }
+        }
+    }
+
     /// Judges a position.
     ///
     /// # Errors
@@ -107,9 +115,12 @@ impl Rule {
 
     /// The same rule as a condition that a store can check.
     #[must_use]
-    pub const fn need(self) -> Need {
+    pub fn need(self) -> Need {
         match self {
             Self::Exactly { expected } => Need::Is(expected),
+            Self::Next { position } if planted(Bug::HighWaterMarkSkipsGap) => {
+                Need::AtMost(position.saturating_sub(1))
+            }
             Self::Next { position } => Need::Is(position.saturating_sub(1)),
             Self::Above { position } => Need::AtMost(position.saturating_sub(1)),
             Self::NotBefore { at, grace_ms } => Need::AtMost(at.saturating_add(grace_ms)),
@@ -120,7 +131,7 @@ impl Rule {
     #[must_use]
     pub const fn moves_to(self) -> u64 {
         match self {
-            Self::Exactly { expected } => expected + 1,
+            Self::Exactly { expected } => expected.saturating_add(1),
             Self::Next { position } | Self::Above { position } => position,
             Self::NotBefore { at, .. } => at,
         }

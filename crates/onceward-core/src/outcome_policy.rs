@@ -6,6 +6,8 @@
 //! Not responsible for how long an answer is kept (A12), nor for answers given before a claim,
 //! which leave no record at all.
 
+use crate::zoo::{Bug, planted};
+
 /// Whether an outcome is stored, and for which retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Keep {
@@ -39,9 +41,10 @@ impl KeyAdvice {
 
 /// Whether a handler's answer with this status is stored.
 #[must_use]
-pub const fn keep(status: u16) -> Keep {
+pub fn keep(status: u16) -> Keep {
     match status {
         200..=399 => Keep::Success,
+        429 | 503 if planted(Bug::StoresRetryable) => Keep::Error,
         401 | 403 | 408 | 425 | 429 => Keep::Never,
         400..=499 => Keep::Error,
         // Not yet an answer (1xx), a failure that may pass (5xx), or no status at all.

@@ -78,6 +78,12 @@ zoo! {
     GuardOnlyAtClaim,
     /// A finished record can be completed again by its old permit.
     DoneKeepsFence,
+    /// Any batch of a claim that is recognised after a lost answer counts as a grant.
+    RecognisedMeansGranted,
+    /// A hand passes over an ordered job before its turn has come.
+    PassedBeforeTurn,
+    /// A rerun by hand counts its attempts from none, so that a release forgets the key.
+    RerunForgets,
 }
 
 #[cfg(feature = "zoo")]

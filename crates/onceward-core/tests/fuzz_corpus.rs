@@ -1,8 +1,8 @@
 //! Runs every parser over a kept corpus and over deterministic mutations of it.
 //!
 //! Rule: no input panics, and what a parser accepts keeps its invariants. An input that ever found
-//! something stays in `corpus/`. `ONCEWARD_TEST_FUZZ_ROUNDS` sets the mutations per file for a longer
-//! run; each failure names the file and the mutation, which reproduce it.
+//! something stays in `corpus/`. `ONCEWARD_TEST_FUZZ_ROUNDS` sets the mutations per file for a
+//! longer run; each failure names the file and the mutation, which reproduce it.
 //!
 //! Not responsible for coverage-guided search: this needs no nightly compiler and runs everywhere.
 

@@ -98,11 +98,13 @@ impl StoreUrl {
 
     /// A store's error, with the place where it happened.
     pub(crate) fn failure(&self, error: &StoreError) -> Failure {
-        let (text, shown) = (error.to_string(), self.shown());
-        let message = if text.contains(&shown) || shown.contains(&text) {
-            text
-        } else {
-            format!("{shown}: {text}")
+        let text = error.to_string();
+        let message = match self {
+            Self::Sqlite(path) if !text.contains(&path.display().to_string()) => {
+                format!("{}: {text}", self.shown())
+            }
+            // Postgres' own messages say where.
+            _ => text,
         };
         Failure::failed(error.code(), message)
     }
@@ -119,8 +121,8 @@ fn exists(path: &Path) -> Result<(), Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let message = format!(
                 "there is no database at {shown} yet. It comes to be when a program opens the \
-                 store there for the first time, or with `onceward migrate --store sqlite:{shown}`; \
-                 another one is named with --store"
+                 store there for the first time, or with `onceward migrate --store \
+                 sqlite:{shown}`; another one is named with --store"
             );
             Err(Failure::failed("store.missing", message))
         }

@@ -1,7 +1,7 @@
 //! Output: tables and colour for people, JSON for programs, errors on standard error.
 //!
-//! Stored text is other people's: what could steer a terminal is shown escaped, never sent. A reader
-//! that goes away early (`| head`) ends the command quietly.
+//! Stored text is other people's: what could steer a terminal is shown escaped, never sent. A
+//! reader that goes away early (`| head`) ends the command quietly.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

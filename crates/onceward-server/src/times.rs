@@ -1,4 +1,4 @@
-//! Times for people and programs: RFC 3339 in UTC, "in 3 h", and moments read from the command line.
+//! Times for people and programs: RFC 3339 in UTC, "in 3 h", and moments from the command line.
 //!
 //! "Now" is always the store's, passed in: this machine's clock may be another one.
 

@@ -2,7 +2,8 @@
 //!
 //! This one keeps everything in the oracle's plain maps (`MemoryState`) behind a lock and says
 //! aloud what it is asked, which shows how little a store has to know: it loads by key and applies
-//! batches under their conditions. A store of your own runs the conformance suite (feature `testing`).
+//! batches under their conditions. A store of your own runs the conformance suite (feature
+//! `testing`).
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
 use std::error::Error;

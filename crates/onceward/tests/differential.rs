@@ -47,13 +47,20 @@ async fn i17_sqlite_agrees_with_the_oracle() {
     assert!(summary.reopened > 0, "{summary:?}");
 }
 
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn i17_postgres_agrees_with_the_oracle() {
+    let summary = agrees("postgres", &support::postgres::PostgresHarness::default()).await;
+    assert!(summary.reopened > 0, "{summary:?}");
+}
+
 #[tokio::test]
 async fn i17_a_broken_store_is_noticed() {
     // Enough for the rarest one under any seed; a run ends where it notices.
     let (seed, steps) = (support::seed(), 20_000);
     let sound = MutantHarness::new(Mutation::None);
     run(&sound, seed, 2_000).await.unwrap_or_else(|divergence| panic!("{divergence}"));
-    for mutation in Mutation::BUGS {
+    for &mutation in Mutation::BUGS {
         if !mutation.shows_in_random_steps() {
             continue;
         }

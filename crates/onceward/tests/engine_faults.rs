@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on fails")]
 
 mod common;
+mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -230,6 +231,18 @@ async fn i09_i27_lost_and_late_answers_on_memory() {
 #[tokio::test]
 async fn i09_i27_lost_and_late_answers_on_poor() {
     every_operation_survives_every_fault(&PoorHarness::exact()).await;
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn i09_i27_lost_and_late_answers_on_sqlite() {
+    every_operation_survives_every_fault(&support::sqlite::SqliteHarness::default()).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn i09_i27_lost_and_late_answers_on_postgres() {
+    every_operation_survives_every_fault(&support::postgres::PostgresHarness::default()).await;
 }
 
 #[tokio::test]

@@ -189,14 +189,17 @@ fn environment(source: &Source) -> Vec<Finding> {
         let code = code[line - 1].trim();
         code.starts_with("use ") || HARMLESS_ENVIRONMENT.iter().any(|name| code.contains(name))
     };
+    // An example is a program of its own: its flags are its reader's.
     let is_example = source.is_in("examples");
+    let reads_its_flags = |line: usize| is_example && code[line - 1].contains("env::args()");
     let mut lines = source.lines_with_path("std", "env");
     lines.extend(source.lines_with("env::"));
     lines.sort_unstable();
     lines.dedup();
     lines.retain(|line| {
         let is_test = source.is_test_line(*line) || is_example;
-        !(is_test && (names_a_test_server(*line) || is_harmless(*line)))
+        let harmless = names_a_test_server(*line) || is_harmless(*line);
+        !(is_test && harmless || reads_its_flags(*line))
     });
     lines.extend(source.lines_with("clap"));
     let message = "only the server reads flags and environment: take it as an argument";
@@ -331,6 +334,9 @@ mod tests {
         check(SERVER, "std::env::var(NAME);\nuse clap::Parser;", &[]);
         check("xtask/src/main.rs", "std::env::args()", &[]);
         check(ENGINE, "let folder = env!(\"CARGO_MANIFEST_DIR\");", &[]);
+        let example = "crates/onceward/examples/simulate.rs";
+        check(example, "std::env::args()", &[]);
+        check(example, "std::env::var(NAME)", &[("environment", 2)]);
     }
 
     #[test]

@@ -92,6 +92,26 @@ impl Granted {
             Self::Dead(record) => Some(Verdict::Dead(record)),
         }
     }
+
+    /// The verdict of a batch whose first answer was lost and that was recognised when it came
+    /// again. The lease began at an earlier instant, so the permit is made from what is there now;
+    /// by then the lease may have run out and gone to someone else.
+    #[must_use]
+    pub fn recognised(self, applied: Applied, there: Option<&Record>) -> Verdict {
+        let was_expired = match self {
+            Self::Run { was_expired, .. } => was_expired,
+            _ if planted(Bug::RecognisedMeansGranted) => false,
+            Self::Unknown(record) => return Verdict::Unknown(record),
+            Self::Dead(record) => return Verdict::Dead(record),
+        };
+        let ours = applied.first.and_then(|(_, fence)| fence);
+        let permit = there.cloned().and_then(Permit::of);
+        match permit.filter(|permit| Some(permit.fence) == ours || planted(Bug::FirstClaimByFence))
+        {
+            Some(permit) => Verdict::Run { permit, was_expired },
+            None => Verdict::Busy { retry_after_ms: 1 },
+        }
+    }
 }
 
 /// How a key stands for someone who wants to run.
@@ -369,16 +389,21 @@ impl Claim {
     /// # Errors
     /// The first field that breaks its bound.
     pub fn validate(&self) -> Result<(), LimitError> {
+        if self.key.kind() == Kind::Job {
+            // A claim would drop the job's payload and its place in the order.
+            return Err(LimitError::new(
+                "kind",
+                "job",
+                "another kind: jobs are enqueued and taken",
+            ));
+        }
         self.terms.validate()?;
-        let texts = [
-            ("owner", &self.owner),
-            ("attempt_id", &self.attempt_id),
-            ("actor", &self.trace.actor),
-            ("request_id", &self.trace.request_id),
-            ("correlation_id", &self.trace.correlation_id),
-        ];
-        for (field, text) in texts {
+        self.trace.validate()?;
+        for (field, text) in [("owner", &self.owner), ("attempt_id", &self.attempt_id)] {
             check_part(field, text.as_deref().unwrap_or_default(), 0)?;
+        }
+        if let Some(guard) = &self.guard {
+            guard.rule.validate()?;
         }
         match &self.guard {
             Some(guard) if guard.subject.tenant_column() != self.key.tenant_column() => {

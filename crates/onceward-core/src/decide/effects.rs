@@ -11,7 +11,7 @@ use crate::audit::{Entry, Trace};
 use crate::batch::{Batch, Write};
 use crate::fingerprint::Fingerprint;
 use crate::guard::Guard;
-use crate::key::{Key, Kind};
+use crate::key::{Key, Kind, Subject};
 use crate::limits::{LimitError, MAX_PRIORITY, MAX_RETAIN_MS, in_range};
 use crate::record::{Body, Terms};
 
@@ -82,6 +82,11 @@ impl NewJob {
         }
         in_range("priority", self.priority.into(), 0, MAX_PRIORITY.into())?;
         in_range("run_in_ms", self.run_in_ms, 0, MAX_RETAIN_MS)?;
+        let ours = |subject: &Subject| subject.tenant_column() == self.key.tenant_column();
+        if self.order.as_ref().is_some_and(|order| !ours(&order.tail) || !ours(&order.done)) {
+            return Err(LimitError::new("order", "another tenant's subject", "of the job's own"));
+        }
+        self.trace.validate()?;
         self.terms.validate()
     }
 }
@@ -100,6 +105,8 @@ impl Effects {
             let bound = "of the tenant that the effects belong to";
             return Err(LimitError::new("effects", "another tenant's", bound));
         }
+        self.changes.iter().try_for_each(|change| change.guard.rule.validate())?;
+        self.audit.iter().try_for_each(|entry| entry.trace.validate())?;
         self.jobs.iter().try_for_each(NewJob::validate)
     }
 }

@@ -10,8 +10,9 @@ use super::{Facts, Permit, Refusal, Step, Verdict, rewrite, running_sweep};
 use crate::Bytes;
 use crate::audit::Entry;
 use crate::batch::{Batch, Condition, Write};
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{Fingerprint, fingerprint_bytes};
 use crate::key::Kind;
+use crate::limits::{LimitError, MAX_RETAIN_MS, in_range};
 use crate::record::{Body, FenceWrite, OnAbandoned, Record, State, Time, error_text};
 use crate::stamp::Token;
 use crate::zoo::{Bug, planted};
@@ -27,6 +28,31 @@ pub struct Completion {
     pub retain_ms: Option<u64>,
     /// What commits together with it.
     pub effects: Effects,
+}
+
+impl Completion {
+    /// An outcome that is kept as long as the terms say, with nothing beside it.
+    #[must_use]
+    pub fn new(outcome: Bytes) -> Self {
+        let digest = fingerprint_bytes(&outcome);
+        Self { outcome, digest, retain_ms: None, effects: Effects::default() }
+    }
+
+    /// Checks every bound, that the digest is the outcome's, and that the effects stay with the
+    /// tenant.
+    ///
+    /// # Errors
+    /// The first that does not hold.
+    pub fn validate(&self, tenant_column: &str) -> Result<(), LimitError> {
+        if let Some(retain_ms) = self.retain_ms {
+            in_range("retain_ms", retain_ms, 1, MAX_RETAIN_MS)?;
+        }
+        if self.digest != fingerprint_bytes(&self.outcome) {
+            // Stored so, the outcome would count as damaged for ever.
+            return Err(LimitError::new("digest", self.digest, "that of the outcome"));
+        }
+        self.effects.validate(tenant_column)
+    }
 }
 
 /// The answer to a permit's holder.
@@ -217,7 +243,11 @@ pub fn release(permit: &Permit, token: Token, facts: &Facts) -> Step<Finish, Fin
             batch.writes.push(Write::Put(Box::new(draft)));
         }
         (_, 0 | 1) => batch.writes.push(Write::Delete(record.key)),
-        _ => push_failed(&mut batch, record, 0),
+        (_, attempt) => {
+            // Not counted: nothing was done. But never back to what a release would forget.
+            record.attempt = attempt - 1;
+            push_failed(&mut batch, record, 0);
+        }
     }
     Step::Commit(batch, Finish::Ok)
 }

@@ -3,16 +3,18 @@
 //! Everything here is decided from facts and conditional on the rev, and it ends every permit: a
 //! zombie of the old attempt fits nothing afterwards.
 
-use super::claim::failed_sweep;
+use super::claim::{failed_sweep, guard_condition};
 use super::job::push_dead;
 use super::{Facts, Look, Step, judge, rewrite};
 use crate::Bytes;
 use crate::audit::{Entry, Trace};
 use crate::batch::{Batch, Condition, Write};
 use crate::fingerprint::Fingerprint;
+use crate::guard::{Guard, Misfit, Rule};
 use crate::key::{Key, Kind};
-use crate::record::{Body, FenceWrite, Record, State, Time, error_text};
+use crate::record::{Body, FenceWrite, OnDead, Record, State, Time, error_text};
 use crate::stamp::Token;
+use crate::zoo::{Bug, planted};
 
 /// What a person decides about a record.
 #[derive(Debug, Clone)]
@@ -43,7 +45,8 @@ pub enum Resolved {
     Ok,
     /// There is no such record.
     Absent,
-    /// The record's state does not allow it: a live lease, or an outcome that is final.
+    /// The record does not allow it: a live lease, an outcome that is final, or an ordered job that
+    /// can't be passed over before its turn has come.
     NotNow(Box<Record>),
     /// Its subject has moved past it; `force` runs it all the same.
     Stale {
@@ -69,8 +72,13 @@ pub fn resolve(
     if !allowed(record, resolution, facts) {
         return Step::Answer(Resolved::NotNow(Box::new(record.clone())));
     }
+    let passed = match passes(record, resolution, facts) {
+        Ok(passed) => passed,
+        Err(step) => return step,
+    };
     let mut batch = Batch::new(token);
     batch.conditions.push(Condition::RevIs(key.clone(), record.rev));
+    batch.conditions.extend(passed.map(guard_condition));
     let by_hand = |action: &str| {
         let mut entry = Entry::about(key, action, &record.fingerprint, trace);
         entry.detail = Some(format!("by hand, from {}", record.state.as_str()).into());
@@ -78,15 +86,22 @@ pub fn resolve(
     };
     match resolution {
         Resolution::Rerun { force } => {
-            if let Some(guard) = record.guard.as_ref().filter(|_| !force) {
+            let mut out_of_order = false;
+            if let Some(guard) = &record.guard {
                 if facts.position(&guard.subject).is_none() {
                     return Step::Look(vec![Look::Mark(guard.subject.clone())]);
                 }
-                if let Err(refusal) = judge(guard, facts) {
-                    return Step::Answer(Resolved::Stale { current: refusal.current });
+                match judge(guard, facts) {
+                    Err(refusal) if !force => {
+                        return Step::Answer(Resolved::Stale { current: refusal.current });
+                    }
+                    // Only what was passed runs outside the order: others still have their turn,
+                    // and those behind them wait for it.
+                    Err(refusal) => out_of_order = refusal.why == Misfit::Stale,
+                    Ok(()) => {}
                 }
             }
-            push_rerun(&mut batch, record, *force);
+            push_rerun(&mut batch, record, out_of_order);
             batch.writes.push(by_hand("rerun"));
         }
         Resolution::Done { outcome } => {
@@ -101,6 +116,11 @@ pub fn resolve(
         }
         Resolution::Erase => {
             batch.writes.push(Write::Delete(key.clone()));
+            batch.writes.extend(passed.map(|guard| Write::Mark {
+                subject: guard.subject.clone(),
+                position: guard.rule.moves_to(),
+                value: Body::Keep,
+            }));
             batch.writes.push(by_hand("erased"));
         }
     }
@@ -120,14 +140,43 @@ fn allowed(record: &Record, resolution: &Resolution, facts: &Facts) -> bool {
     }
 }
 
-fn push_rerun(batch: &mut Batch, record: &Record, force: bool) {
+/// The guard whose subject goes past the record, when it is the record's turn. Before its turn, an
+/// ordered job can't be passed over: those before it would never run.
+fn passes<'a>(
+    record: &'a Record,
+    resolution: &Resolution,
+    facts: &Facts,
+) -> Result<Option<&'a Guard>, Step<Resolved, Resolved>> {
+    let ends = match resolution {
+        Resolution::Rerun { .. } => false,
+        Resolution::Done { .. } => true,
+        Resolution::Dead { .. } => record.terms.on_dead == OnDead::Skip,
+        // An event that is forgotten may come again; a job never does.
+        Resolution::Erase => record.key.kind() == Kind::Job,
+    };
+    let guard = record.guard.as_ref().filter(|guard| matches!(guard.rule, Rule::Next { .. }));
+    let ends = ends && !planted(Bug::PassedBeforeTurn);
+    let Some(guard) = guard.filter(|_| ends) else { return Ok(None) };
+    if facts.position(&guard.subject).is_none() {
+        return Err(Step::Look(vec![Look::Mark(guard.subject.clone())]));
+    }
+    match judge(guard, facts) {
+        Ok(()) => Ok(Some(guard)),
+        Err(refusal) if refusal.why == Misfit::Stale => Ok(None),
+        Err(_) => Err(Step::Answer(Resolved::NotNow(Box::new(record.clone())))),
+    }
+}
+
+fn push_rerun(batch: &mut Batch, record: &Record, out_of_order: bool) {
     let mut again = record.clone();
-    again.attempt = 0;
-    if force {
+    let job = record.key.kind() == Kind::Job;
+    // The count starts anew. But an earlier attempt of a request may have had its effect, and a
+    // release of a first attempt forgets the key: the next one counts as the second.
+    again.attempt = u32::from(!job && !planted(Bug::RerunForgets));
+    if out_of_order {
         // Its turn has passed: it runs outside the order, once, because a person said so.
         again.guard = None;
     }
-    let job = record.key.kind() == Kind::Job;
     again.state = if job { State::Pending } else { State::Failed };
     let sweep = failed_sweep(&again.key, &again.terms, 0);
     let mut draft = rewrite(again, FenceWrite::End);

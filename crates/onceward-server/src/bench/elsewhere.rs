@@ -8,7 +8,7 @@ use onceward::engine::Engine;
 use super::Plan;
 use super::callers::{Act, Callers};
 use super::load::Keys;
-use super::measure::{ROUNDS, Series};
+use super::measure::{Cpu, ROUNDS, Series};
 use super::report::Report;
 use crate::failure::Failure;
 use crate::open::{Access, StoreUrl};
@@ -42,10 +42,14 @@ async fn rounds(callers: &Callers, plan: &Plan, report: &mut Report) -> Result<(
     let mut replays = Series::new("replays, claimed");
     plan.progress.part("pairs, one commit, replays", ROUNDS.into());
     for _ in 0..ROUNDS {
-        pairs.add(&callers.round(Act::Pair, plan.round).await?);
-        once.add(&callers.round(Act::OneCommit, plan.round).await?);
-        looks.add(&callers.round(Act::Look, plan.round).await?);
-        replays.add(&callers.round(Act::Replay, plan.round).await?);
+        let before = Cpu::now();
+        pairs.add(before, &callers.round(Act::Pair, plan.round).await?);
+        let before = Cpu::now();
+        once.add(before, &callers.round(Act::OneCommit, plan.round).await?);
+        let before = Cpu::now();
+        looks.add(before, &callers.round(Act::Look, plan.round).await?);
+        let before = Cpu::now();
+        replays.add(before, &callers.round(Act::Replay, plan.round).await?);
         plan.progress.step();
     }
     report.add(&[&pairs, &once, &looks, &replays]);

@@ -12,7 +12,7 @@ use super::baseline::{Append, BareRows, PointReads, SingleStatements};
 use super::callers::{Act, Callers};
 use super::load::Keys;
 use super::machine::cores;
-use super::measure::{ROUNDS, Round, Series};
+use super::measure::{Cpu, ROUNDS, Series};
 use super::report::Report;
 use crate::failure::Failure;
 
@@ -53,13 +53,17 @@ async fn writes(folder: &Path, plan: &Plan, report: &mut Report) -> Result<(), F
     plan.progress.part("writes, and their limits", u64::from(ROUNDS) * series.len() as u64);
     for _ in 0..ROUNDS {
         for (which, series) in series.iter_mut().enumerate() {
-            series.add(&match which {
-                0 => blocking(|| bare.round(plan.round))?,
-                1 => blocking(|| append.round(plan.round))?,
-                2 => blocking(|| single.round(plan.round))?,
-                3 => callers.round(Act::Pair, plan.round).await?,
-                _ => callers.round(Act::OneCommit, plan.round).await?,
-            });
+            let before = Cpu::now();
+            series.add(
+                before,
+                &match which {
+                    0 => blocking(|| bare.round(plan.round))?,
+                    1 => blocking(|| append.round(plan.round))?,
+                    2 => blocking(|| single.round(plan.round))?,
+                    3 => callers.round(Act::Pair, plan.round).await?,
+                    _ => callers.round(Act::OneCommit, plan.round).await?,
+                },
+            );
             plan.progress.step();
         }
     }
@@ -86,9 +90,12 @@ async fn replays(folder: &Path, plan: &Plan, report: &mut Report) -> Result<(), 
     let mut claims = Series::new("replays, claimed");
     plan.progress.part("replays", ROUNDS.into());
     for _ in 0..ROUNDS {
-        reads.add(&blocking(|| bare.round(plan.round))?);
-        looks.add(&callers.round(Act::Look, plan.round).await?);
-        claims.add(&callers.round(Act::Replay, plan.round).await?);
+        let before = Cpu::now();
+        reads.add(before, &blocking(|| bare.round(plan.round))?);
+        let before = Cpu::now();
+        looks.add(before, &callers.round(Act::Look, plan.round).await?);
+        let before = Cpu::now();
+        claims.add(before, &callers.round(Act::Replay, plan.round).await?);
         plan.progress.step();
     }
     callers.engine.close().await?;
@@ -113,8 +120,7 @@ async fn sizes(folder: &Path, plan: &Plan, report: &mut Report) -> Result<(), Fa
         if records > SMALL {
             let name = format!("making {} records", short(records));
             plan.progress.part(&name, records);
-            fill(&path, records, plan).await?;
-            kept = Some(open(&path, u64::MAX ^ records, plan).await?);
+            kept = Some(made(&path, records, plan).await?);
         }
         let series = Series::new(format!("pairs on {} records", short(records)));
         sizes.push(Size { records, path, series, kept });
@@ -122,11 +128,16 @@ async fn sizes(folder: &Path, plan: &Plan, report: &mut Report) -> Result<(), Fa
     plan.progress.part("pairs by size", u64::from(ROUNDS) * sizes.len() as u64);
     for _ in 0..ROUNDS {
         for size in &mut sizes {
-            let round = match &size.kept {
-                Some(callers) => callers.round(Act::Pair, plan.round).await?,
-                None => small_round(size, plan).await?,
+            let callers = match &size.kept {
+                Some(callers) => callers.clone(),
+                None => made(&size.path, size.records, plan).await?,
             };
-            size.series.add(&round);
+            let before = Cpu::now();
+            size.series.add(before, &callers.round(Act::Pair, plan.round).await?);
+            if size.kept.is_none() {
+                callers.engine.close().await?;
+                remove(&size.path);
+            }
             plan.progress.step();
         }
     }
@@ -145,19 +156,19 @@ async fn sizes(folder: &Path, plan: &Plan, report: &mut Report) -> Result<(), Fa
     Ok(())
 }
 
-/// A round on a small store that is made for it and removed after it.
-async fn small_round(size: &Size, plan: &Plan) -> Result<Round, Failure> {
-    fill(&size.path, size.records, plan).await?;
-    let callers = open(&size.path, u64::MAX ^ size.records, plan).await?;
-    let round = callers.round(Act::Pair, plan.round).await?;
-    callers.engine.close().await?;
+/// A store with this many records, and callers that have other keys.
+async fn made(path: &Path, records: u64, plan: &Plan) -> Result<Callers, Failure> {
+    fill(path, records, plan).await?;
+    open(path, u64::MAX ^ records, plan).await
+}
+
+fn remove(path: &Path) {
     for suffix in ["", "-wal", "-shm", ".lock"] {
-        let mut file = size.path.clone().into_os_string();
+        let mut file = path.to_path_buf().into_os_string();
         file.push(suffix);
         // The next round says more clearly than we could when a file could not be removed.
         let _ = std::fs::remove_file(file);
     }
-    Ok(round)
 }
 
 /// Fills a store through the engine itself, so that its rows are what the engine writes.

@@ -1,4 +1,4 @@
-//! The load: keys that look like UUIDs but can be made again from their number, and outcomes of 1 KB.
+//! The load: keys that look like UUIDs but are made from a number, and outcomes of 1 KB.
 //!
 //! The same keys and bytes go to the engine and to the baselines.
 

@@ -12,7 +12,7 @@ pub(crate) fn environment(folder: Option<&Path>) -> Value {
     json!({
         "cores": cores(),
         "memory_mb": field_kb("/proc/meminfo", "MemTotal:").map(|kb| kb / 1024),
-        "kernel": fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|t| t.trim().to_owned()),
+        "kernel": kernel(),
         "file_system": folder.and_then(file_system),
         "onceward": env!("CARGO_PKG_VERSION"),
         "sqlite": rusqlite::version(),
@@ -20,15 +20,21 @@ pub(crate) fn environment(folder: Option<&Path>) -> Value {
     })
 }
 
+fn kernel() -> Option<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    Some(text.trim().to_string())
+}
+
 /// Cores that this process may use.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// What the process holds in memory now, and held at most, in MB.
-pub(crate) fn memory_mb() -> (Option<u64>, Option<u64>) {
+/// What the process holds in memory now, how much of that is not mapped files, and what it held at
+/// most, in MB.
+pub(crate) fn memory_mb() -> [Option<u64>; 3] {
     let of = |name| field_kb("/proc/self/status", name).map(|kb| kb / 1024);
-    (of("VmRSS:"), of("VmHWM:"))
+    ["VmRSS:", "RssAnon:", "VmHWM:"].map(of)
 }
 
 fn field_kb(file: &str, name: &str) -> Option<u64> {

@@ -120,7 +120,21 @@ impl Round {
 pub(crate) struct Series {
     name: String,
     rates: Vec<f64>,
+    cpu_us: Vec<f64>,
     latencies: Latencies,
+}
+
+/// The processor time that this process has used, all threads together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cpu(Duration);
+
+impl Cpu {
+    /// As of now.
+    pub(crate) fn now() -> Self {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+        Self(Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default()))
+    }
 }
 
 /// What is reported of a series.
@@ -134,16 +148,21 @@ pub(crate) struct Figure {
     pub(crate) p50_ms: f64,
     /// All but one of a hundred took at most this.
     pub(crate) p99_ms: f64,
+    /// Processor time of one operation, in microseconds: it tells costs also on a busy machine.
+    pub(crate) cpu_us: f64,
 }
 
 impl Series {
     /// Without rounds.
     pub(crate) fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), rates: Vec::new(), latencies: Latencies::default() }
+        let (rates, cpu_us) = (Vec::new(), Vec::new());
+        Self { name: name.into(), rates, cpu_us, latencies: Latencies::default() }
     }
 
-    /// Adds a round.
-    pub(crate) fn add(&mut self, round: &Round) {
+    /// Adds a round; `before` was read when it began.
+    pub(crate) fn add(&mut self, before: Cpu, round: &Round) {
+        let used = Cpu::now().0.saturating_sub(before.0);
+        self.cpu_us.push(used.as_secs_f64() * 1e6 / round.operations.max(1) as f64);
         self.rates.push(round.per_second());
         self.latencies.merge(&round.latencies);
     }
@@ -155,6 +174,7 @@ impl Series {
             per_second: median(&self.rates),
             p50_ms: self.latencies.quantile_ms(0.5),
             p99_ms: self.latencies.quantile_ms(0.99),
+            cpu_us: median(&self.cpu_us),
         }
     }
 

@@ -53,13 +53,23 @@ pub(crate) async fn store(url: &StoreUrl, args: &BenchStore, out: &Out) -> Resul
     };
     let measured = tokio::select! {
         measured = measure(url, args, &plan) => measured,
-        interrupted = tokio::signal::ctrl_c() => Err(Failure::failed("interrupted", match interrupted {
-            Ok(()) => "the bench was interrupted; its files are removed".to_string(),
-            Err(error) => format!("can't listen for interrupts: {error}"),
-        })),
+        heard = tokio::signal::ctrl_c() => Err(interrupted(url, heard)),
     };
     plan.progress.end();
     measured?.print(out)
+}
+
+fn interrupted(url: &StoreUrl, heard: std::io::Result<()>) -> Failure {
+    let message = match (heard, url) {
+        (Err(error), _) => format!("can't listen for interrupts: {error}"),
+        (Ok(()), StoreUrl::Sqlite(_)) => "the bench was interrupted; its files are removed".into(),
+        (Ok(()), _) => {
+            "the bench was interrupted; what it made stays under its tenant, whose name \
+                        starts with onceward-bench"
+                .into()
+        }
+    };
+    Failure::failed("interrupted", message)
 }
 
 async fn measure(url: &StoreUrl, args: &BenchStore, plan: &Plan) -> Result<Report, Failure> {

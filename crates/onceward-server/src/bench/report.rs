@@ -37,8 +37,9 @@ impl Report {
 
     /// Notes how much memory is held at the end of a part.
     pub(crate) fn part_ended(&mut self, part: &str) {
-        let (now, most) = machine::memory_mb();
-        self.memory.push(json!({ "after": part, "resident_mb": now, "peak_mb": most }));
+        let [now, own, most] = machine::memory_mb();
+        self.memory
+            .push(json!({ "after": part, "resident_mb": now, "own_mb": own, "peak_mb": most }));
     }
 
     /// Prints everything.
@@ -46,7 +47,7 @@ impl Report {
         if out.is_json() {
             return out.print_json(&self.json());
         }
-        let mut table = out.table(&["WHAT", "PER SECOND", "P50 MS", "P99 MS"]);
+        let mut table = out.table(&["WHAT", "PER SECOND", "P50 MS", "P99 MS", "CPU US"]);
         for figure in &self.figures {
             let number = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
             table.add_row([
@@ -54,6 +55,7 @@ impl Report {
                 number(format!("{:.0}", figure.per_second)),
                 number(format!("{:.3}", figure.p50_ms)),
                 number(format!("{:.3}", figure.p99_ms)),
+                number(format!("{:.1}", figure.cpu_us)),
             ]);
         }
         let mut text = out.render(&table);
@@ -69,8 +71,8 @@ impl Report {
             // Writing into a string can't fail.
             let _ = writeln!(
                 text,
-                "memory after {after}: {} MB, at most {} MB",
-                part["resident_mb"], part["peak_mb"]
+                "memory after {after}: {} MB, of which {} MB are not mapped files; at most {} MB",
+                part["resident_mb"], part["own_mb"], part["peak_mb"]
             );
         }
         let _ = writeln!(text, "measured on {}", self.environment);
@@ -100,6 +102,8 @@ impl Report {
             .map(|(name, value)| (name.clone(), json!(round(*value, 3))))
             .collect();
         let mut environment = self.environment.clone();
+        let cpu = self.figures.iter().map(|f| (f.name.clone(), json!(round(f.cpu_us, 1))));
+        environment["cpu_us_per_operation"] = Value::Object(cpu.collect());
         environment["memory"] = Value::Array(self.memory.clone());
         json!({ "results": results, "ratios": ratios, "env": environment })
     }

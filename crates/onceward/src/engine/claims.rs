@@ -6,15 +6,16 @@ use futures_util::future::join_all;
 use onceward_core::audit::Trace;
 use onceward_core::batch::Applied;
 use onceward_core::decide::{
-    self, Claim, Completion, Facts, Finish, Granted, Look, Once, Permit, Resolution, Resolved,
-    Retry, Step, Verdict,
+    self, Claim, Completion, Effects, Facts, Finish, Granted, Look, Once, Permit, Resolution,
+    Resolved, Retry, Step, Verdict,
 };
 use onceward_core::drive::{Drive, End};
 use onceward_core::key::Key;
 use onceward_core::record::{Record, State};
 use onceward_core::stamp::Token;
+use tokio::sync::OwnedMutexGuard;
 
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, later};
 use crate::store::StoreError;
 
 /// The answer to [`Engine::run_once`].
@@ -55,7 +56,7 @@ impl Engine {
         claim: &Claim,
         wait: Duration,
     ) -> Result<Verdict, EngineError> {
-        let deadline = Instant::now() + wait;
+        let deadline = later(Instant::now(), wait);
         let first = self.claim(claim).await?;
         if wait.is_zero() || !matches!(first, Verdict::Busy { .. }) {
             return Ok(first);
@@ -91,10 +92,8 @@ impl Engine {
         let decide = |token, facts: &Facts| decide::claim(claim, token, facts);
         match self.drive(Some(&claim.key), Drive::from(facts), decide).await? {
             End::Answer(verdict) => Ok(verdict),
-            End::Committed { meaning: Granted::Run { was_expired, .. }, applied, .. }
-                if applied.again =>
-            {
-                self.regrant(&claim.key, applied, was_expired).await
+            End::Committed { meaning, applied, .. } if applied.again => {
+                self.recognised(&claim.key, meaning, applied).await
             }
             End::Committed { meaning, batch, applied } => meaning
                 .verdict(batch.token, applied)
@@ -103,22 +102,17 @@ impl Engine {
         }
     }
 
-    /// The permit of a claim whose first answer was lost, as it stands in the store: it was written
-    /// at an earlier instant, and its lease began then.
-    async fn regrant(
+    /// The verdict of a grant whose first answer was lost, from what is there now.
+    pub(super) async fn recognised(
         &self,
         key: &Key,
+        granted: Granted,
         applied: Applied,
-        was_expired: bool,
     ) -> Result<Verdict, EngineError> {
-        let found = self.look(key).await?;
-        let permit = found.and_then(|found| Permit::of(found.stored.record));
-        // Between the two looks the lease may have lapsed and gone to someone else.
-        let ours = applied.first.and_then(|(_, fence)| fence);
-        match permit.filter(|permit| Some(permit.fence) == ours) {
-            Some(permit) => Ok(Verdict::Run { permit, was_expired }),
-            None => Ok(Verdict::Busy { retry_after_ms: 1 }),
-        }
+        // It was applied: not to know how it stands now is not to know, never "nothing was done".
+        let unknown = |error: EngineError| StoreError::Unknown(error.to_string());
+        let found = self.look(key).await.map_err(unknown)?;
+        Ok(granted.recognised(applied, found.as_ref().map(|found| &found.stored.record)))
     }
 
     async fn changed_elsewhere(&self, key: &Key) {
@@ -137,7 +131,8 @@ impl Engine {
         completion: &Completion,
     ) -> Result<OnceVerdict, EngineError> {
         claim.validate()?;
-        completion.effects.validate(claim.key.tenant_column())?;
+        completion.validate(claim.key.tenant_column())?;
+        let _turns = self.turns_of(&completion.effects).await;
         let decide = |token, facts: &Facts| decide::run_once(claim, completion, token, facts);
         match self.drive(Some(&claim.key), Drive::default(), decide).await? {
             End::Answer(verdict) => Ok(OnceVerdict::Not(verdict)),
@@ -193,7 +188,8 @@ impl Engine {
         permit: &Permit,
         completion: &Completion,
     ) -> Result<Finish, EngineError> {
-        completion.effects.validate(permit.key().tenant_column())?;
+        completion.validate(permit.key().tenant_column())?;
+        let _turns = self.turns_of(&completion.effects).await;
         let decide = |token, facts: &Facts| decide::complete(permit, completion, token, facts);
         let finish = self.finish(permit, decide).await?;
         if matches!(finish, Finish::Refused(_)) {
@@ -272,11 +268,18 @@ impl Engine {
         resolution: &Resolution,
         by: &Trace,
     ) -> Result<Resolved, EngineError> {
+        by.validate()?;
         let decide = |token, facts: &Facts| decide::resolve(key, resolution, by, token, facts);
         match self.drive(Some(key), Drive::default(), decide).await? {
             End::Answer(resolved) | End::Committed { meaning: resolved, .. } => Ok(resolved),
             End::GaveUp => Err(EngineError::Contended("time after time")),
         }
+    }
+
+    /// Waits for the turn of every subject that these effects count up.
+    async fn turns_of(&self, effects: &Effects) -> Vec<OwnedMutexGuard<()>> {
+        let ordered = effects.jobs.iter().filter_map(|job| job.order.as_ref());
+        self.0.turns.wait(ordered.map(|order| &order.tail)).await
     }
 
     async fn finish(

@@ -2,22 +2,42 @@
 //!
 //! Running them (heartbeats, retries, draining) is the worker's business, not this file's.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
 use futures_util::future::join_all;
 use onceward_core::Bytes;
-use onceward_core::decide::{self, Enqueue, Facts, NewJob, Permit, Verdict};
+use onceward_core::decide::{self, Enqueue, Facts, JobOrder, NewJob, Permit, Verdict};
 use onceward_core::drive::{Drive, End};
-use onceward_core::key::Key;
+use onceward_core::key::{Key, check_part};
 use onceward_core::limits::{MAX_LEASE_MS, MIN_LEASE_MS, in_range};
 use onceward_core::text::escape;
 use onceward_core::zoo::{Bug, planted};
 
 use super::{Engine, EngineError};
-use crate::store::{Fact, Items, List, Read};
+use crate::store::{Cursor, Fact, Items, List, Read};
 
 /// Pages of due jobs that one take looks through: bounds what jobs out of turn can cost.
 const PAGES_MAX: usize = 8;
 /// Smallest page of due jobs, so that a take of one job can look past those out of turn.
 const PAGE_MIN: usize = 32;
+
+/// Where a take stopped that found only jobs out of turn, per queue.
+#[derive(Debug, Default)]
+pub(super) struct Places(Mutex<HashMap<String, Cursor>>);
+
+impl Places {
+    fn leave(&self, queue: &str) -> Option<Cursor> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(queue)
+    }
+
+    fn keep(&self, queue: &str, after: Option<Cursor>) {
+        if let Some(after) = after {
+            let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            places.insert(queue.to_string(), after);
+        }
+    }
+}
 
 /// What to take.
 #[derive(Debug, Clone)]
@@ -49,6 +69,7 @@ impl Engine {
     pub async fn enqueue(&self, job: &NewJob) -> Result<Enqueue, EngineError> {
         job.validate()?;
         let mut drive = Drive::default();
+        let _turn = self.0.turns.wait(job.order.iter().map(|order| &order.tail)).await;
         if let Some(order) = &job.order {
             // The subject's number has to be known; the batch checks that it still holds.
             self.look_up(&[decide::Look::Mark(order.tail.clone())], &mut drive.facts).await?;
@@ -67,37 +88,62 @@ impl Engine {
             return join_all(jobs.iter().map(|job| self.enqueue(job))).await;
         }
         let mut answers = Vec::with_capacity(jobs.len());
+        let mut stopped: HashMap<&JobOrder, EngineError> = HashMap::new();
         for job in jobs {
-            answers.push(self.enqueue(job).await);
+            // What follows a job that was not made must not overtake its retry.
+            let earlier = job.order.as_ref().and_then(|order| stopped.get(order));
+            let answer = match earlier {
+                Some(error) => Err(error.clone()),
+                None => self.enqueue(job).await,
+            };
+            if let (Some(order), Err(error)) = (&job.order, &answer) {
+                stopped.insert(order, error.clone());
+            }
+            answers.push(answer);
         }
         answers
     }
 
     /// Takes due jobs: higher priority first, ordered ones only when it is their turn.
     ///
+    /// One call looks through a bounded number of jobs out of turn; the next call goes on where it
+    /// stopped, so that a long queue behind one blocked subject does not hide the others.
+    ///
     /// # Errors
-    /// When the store gives no answer. Jobs that were taken before the error come back when their
-    /// lease runs out.
+    /// When the store gives no answer and nothing was taken.
     pub async fn take(&self, take: &Take) -> Result<Vec<Taken>, EngineError> {
         if let Some(lease_ms) = take.lease_ms {
             in_range("lease_ms", lease_ms, MIN_LEASE_MS, MAX_LEASE_MS)?;
         }
+        check_part("owner", &take.owner, 0)?;
         let mut taken = Vec::new();
-        let mut after = None;
+        let mut after = self.0.places.leave(&take.queue);
         for _ in 0..PAGES_MAX {
             let wanted = take.max.saturating_sub(taken.len());
             if wanted == 0 {
                 break;
             }
             let what = List::Due { queue: escape(&take.queue).into_owned() };
-            let page = self.list(what, after, wanted.max(PAGE_MIN)).await?;
+            let page = match self.list(what, after.take(), wanted.max(PAGE_MIN)).await {
+                Ok(page) => page,
+                // What was taken is in hand, and the caller must hear of it.
+                Err(_) if !taken.is_empty() => return Ok(taken),
+                Err(error) => return Err(error),
+            };
             let Items::Records(due) = page.items else { break };
             let keys: Vec<Key> = due.into_iter().map(|record| record.key).collect();
-            taken.extend(self.take_these(&keys, take, wanted).await?);
+            match self.take_these(&keys, take, wanted).await {
+                Ok(these) => taken.extend(these),
+                Err(_) if !taken.is_empty() => return Ok(taken),
+                Err(error) => return Err(error),
+            }
             after = page.next;
             if after.is_none() {
-                break;
+                return Ok(taken);
             }
+        }
+        if taken.is_empty() {
+            self.0.places.keep(&take.queue, after);
         }
         Ok(taken)
     }
@@ -141,11 +187,17 @@ impl Engine {
             facts.learn_record(&key, Some(found.stored));
             self.take_one(key, payload, facts, take)
         });
-        let mut taken = Vec::new();
+        let (mut taken, mut failed) = (Vec::new(), None);
         for one in join_all(takes).await {
-            taken.extend(one?);
+            match one {
+                Ok(one) => taken.extend(one),
+                Err(error) => failed = Some(error),
+            }
         }
-        Ok(taken)
+        match failed {
+            Some(error) if taken.is_empty() => Err(error),
+            _ => Ok(taken),
+        }
     }
 
     async fn take_one(
@@ -159,6 +211,9 @@ impl Engine {
             |token, facts: &Facts| decide::take(&key, &take.owner, take.lease_ms, token, facts);
         let verdict = match self.drive(Some(&key), Drive::from(facts), decide).await {
             Ok(End::Answer(verdict)) => verdict,
+            Ok(End::Committed { meaning, applied, .. }) if applied.again => {
+                self.recognised(&key, meaning, applied).await?
+            }
             Ok(End::Committed { meaning, batch, applied }) => {
                 match meaning.verdict(batch.token, applied) {
                     Some(verdict) => verdict,

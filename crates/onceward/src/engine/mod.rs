@@ -15,6 +15,7 @@ mod options;
 mod scheduler;
 mod sight;
 mod sweep;
+mod turns;
 mod wait;
 
 pub use claims::OnceVerdict;
@@ -39,6 +40,7 @@ use onceward_core::stamp::Token;
 use crate::store::{Capabilities, Fact, Read, Store, StoreError};
 use scheduler::Scheduler;
 use sight::Sightings;
+use turns::Turns;
 use wait::Waiters;
 
 /// Longest pause before a batch is sent again after a lost answer.
@@ -54,6 +56,8 @@ struct Inner {
     scheduler: Scheduler,
     waiters: Arc<Waiters>,
     sightings: Sightings,
+    turns: Turns,
+    places: jobs::Places,
     options: EngineOptions,
     tokens: Tokens,
 }
@@ -81,6 +85,8 @@ impl Engine {
             scheduler,
             waiters,
             sightings: Sightings::default(),
+            turns: Turns::default(),
+            places: jobs::Places::default(),
             options,
             tokens: Tokens::new(),
         }))
@@ -146,22 +152,24 @@ impl Engine {
         let mut lost: Option<(Instant, Duration)> = None;
         loop {
             let error = match self.0.scheduler.submit(batch).await {
+                // The first try may still hold the row: that settles nothing.
+                Ok(Answer::Contended) if lost.is_some() => "a row is held".to_string(),
                 Ok(answer) => return Ok(answer),
-                Err(error) => error,
+                // After a first lost answer every later failure speaks only of the later try.
+                Err(error) if lost.is_some() || matches!(error, StoreError::Unknown(_)) => {
+                    error.to_string()
+                }
+                Err(error) => return Err(error.into()),
             };
-            // After a first lost answer a later "not applied" speaks only of the later try.
-            let unsettled = lost.is_some() && matches!(error, StoreError::NotApplied(_));
-            if !matches!(error, StoreError::Unknown(_)) && !unsettled {
-                return Err(error.into());
-            }
             let (until, pause) = lost.unwrap_or_else(|| {
-                (Instant::now() + self.0.options.resend_for, self.0.options.resend_pause)
+                let until = later(Instant::now(), self.0.options.resend_for);
+                (until, self.0.options.resend_pause)
             });
-            if Instant::now() + pause > until {
-                return Err(StoreError::Unknown(error.to_string()).into());
+            if later(Instant::now(), pause) > until {
+                return Err(StoreError::Unknown(error).into());
             }
             let Some(again) = drive.lost() else {
-                return Err(StoreError::NotApplied(error.to_string()).into());
+                return Err(StoreError::NotApplied(error).into());
             };
             batch = again;
             tokio::time::sleep(pause).await;
@@ -217,6 +225,11 @@ impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("store", &self.0.capabilities.name).finish_non_exhaustive()
     }
+}
+
+/// `now` and a while; as good as never when that can't be told.
+fn later(now: Instant, wait: Duration) -> Instant {
+    now.checked_add(wait).unwrap_or(now + Duration::from_secs(30 * 365 * 86_400))
 }
 
 /// Tokens: a random start per engine and a counter, so that no two batches anywhere share one.

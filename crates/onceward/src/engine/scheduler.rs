@@ -3,13 +3,16 @@
 //! Whatever waits is the group; there is no timer. No two batches of a group, or of groups under
 //! way at once, touch the same record or mark: the later one waits. A batch that met a row held by
 //! someone's open transaction leaves its group and comes again after a while. A grant whose caller
-//! has gone away is released at once.
+//! has gone away before it heard of it is released at once. A lane that ends, or a store that
+//! panics, leaves nobody waiting.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use onceward_core::batch::{Answer, Applied, Batch, Write};
 use onceward_core::decide::{self, Facts, Permit, Step};
 use onceward_core::record::FenceWrite;
@@ -17,6 +20,7 @@ use onceward_core::stamp::Token;
 use onceward_core::zoo::{Bug, planted};
 use tokio::sync::{Notify, oneshot};
 
+use super::later;
 use super::wait::Waiters;
 use crate::store::{Store, StoreError};
 
@@ -52,6 +56,8 @@ struct Queue {
     busy: HashSet<u64>,
     /// Batches under way, or asleep because a row was held.
     under_way: usize,
+    /// Lanes that still run.
+    lanes: usize,
     closed: bool,
 }
 
@@ -83,8 +89,11 @@ impl Scheduler {
             waiting_max,
             contended_for,
         });
-        for _ in 0..capabilities.lanes.max(1) {
-            tokio::spawn(lane(shared.clone()));
+        let lanes = capabilities.lanes.max(1);
+        shared.locked().lanes = lanes;
+        for _ in 0..lanes {
+            let running = Lane(shared.clone());
+            tokio::spawn(async move { running.run().await });
         }
         Self { shared }
     }
@@ -97,12 +106,13 @@ impl Scheduler {
         &self,
         batch: Arc<Batch>,
     ) -> impl Future<Output = Result<Answer, StoreError>> + use<> {
-        let received = self.shared.enqueue(batch);
+        let received = self.shared.enqueue(batch.clone());
+        let shared = self.shared.clone();
         async move {
-            match received?.await {
-                Ok(answer) => answer,
-                Err(_) => Err(StoreError::Unknown("the commit lane ended".into())),
-            }
+            let mut pending = Pending { received: received?, batch, shared, heard: false };
+            let answer = (&mut pending.received).await;
+            pending.heard = true;
+            answer.unwrap_or_else(|_| Err(StoreError::Unknown("the commit lane ended".into())))
         }
     }
 
@@ -126,6 +136,27 @@ impl Scheduler {
                 }
             }
             idle.await;
+        }
+    }
+}
+
+/// An answer that is waited for. Dropped before it was heard, it releases what was granted.
+struct Pending {
+    received: oneshot::Receiver<Result<Answer, StoreError>>,
+    batch: Arc<Batch>,
+    shared: Arc<Shared>,
+    heard: bool,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.heard {
+            return;
+        }
+        // From here on the lane sees that nobody listens; what it sent before is ours to release.
+        self.received.close();
+        if let Ok(Ok(Answer::Applied(applied))) = self.received.try_recv() {
+            self.shared.release_orphan(&self.batch, applied);
         }
     }
 }
@@ -241,8 +272,9 @@ impl Shared {
     fn try_later(self: &Arc<Self>, waiting: &mut Waiting) -> bool {
         let now = Instant::now();
         let (until, pause) =
-            waiting.contended.unwrap_or((now + self.contended_for, CONTENDED_PAUSE));
-        if now + pause > until || waiting.reply.as_ref().is_none_or(oneshot::Sender::is_closed) {
+            waiting.contended.unwrap_or_else(|| (later(now, self.contended_for), CONTENDED_PAUSE));
+        let nobody_listens = waiting.reply.as_ref().is_some_and(oneshot::Sender::is_closed);
+        if now + pause > until || nobody_listens {
             return false;
         }
         let again = Waiting {
@@ -274,6 +306,10 @@ impl Shared {
             return;
         };
         let Some((rev, Some(fence))) = applied.first else { return };
+        if draft.record.attempt_id.is_some() {
+            // Its caller may have come again under the same name and been handed this very permit.
+            return;
+        }
         let mut record = draft.resolve(batch.token, applied.now, rev.0);
         record.fence = Some(fence);
         record.last_fence = fence;
@@ -282,7 +318,11 @@ impl Shared {
         if let Step::Commit(release, _) = decide::release(&permit, token, &Facts::default()) {
             let rows = self.rows(&release);
             let waiting = Waiting { batch: Arc::new(release), rows, reply: None, contended: None };
-            self.locked().waiting.push_back(waiting);
+            let mut queue = self.locked();
+            if queue.lanes > 0 {
+                queue.waiting.push_back(waiting);
+            }
+            drop(queue);
             self.wake.notify_one();
         }
     }
@@ -302,36 +342,60 @@ impl Shared {
     }
 }
 
-async fn lane(shared: Arc<Shared>) {
-    loop {
-        let notified = shared.wake.notified();
-        let group = shared.next_group();
-        if group.is_empty() {
-            let ended = {
-                let queue = shared.locked();
-                queue.closed && queue.waiting.is_empty() && queue.under_way == 0
-            };
-            if ended {
-                // The other lanes sleep on the same bell.
-                shared.wake.notify_one();
-                return;
+/// One lane: commits group after group.
+struct Lane(Arc<Shared>);
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let mut queue = self.0.locked();
+        queue.lanes -= 1;
+        if queue.lanes == 0 {
+            // The runtime ends, or all is done: whoever still waits hears that the lane ended.
+            queue.closed = true;
+            queue.under_way = 0;
+            queue.waiting.clear();
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
+impl Lane {
+    async fn run(&self) {
+        let shared = &self.0;
+        loop {
+            let notified = shared.wake.notified();
+            let group = shared.next_group();
+            if group.is_empty() {
+                let ended = {
+                    let queue = shared.locked();
+                    queue.closed && queue.waiting.is_empty() && queue.under_way == 0
+                };
+                if ended {
+                    // The other lanes sleep on the same bell.
+                    shared.wake.notify_one();
+                    return;
+                }
+                notified.await;
+                continue;
             }
-            notified.await;
-            continue;
+            let batches = group.iter().map(|waiting| waiting.batch.clone()).collect();
+            let commit = AssertUnwindSafe(shared.store.commit(batches)).catch_unwind();
+            let result = commit.await.unwrap_or_else(|_| {
+                Err(StoreError::Unknown("the store panicked while it committed".into()))
+            });
+            shared.finished(&group);
+            let mut answers = match result {
+                Ok(committed) => committed.answers.into_iter().map(Ok).collect(),
+                Err(error) => vec![Err(error); group.len()],
+            }
+            .into_iter();
+            let mut ended = 0;
+            for waiting in group {
+                let missing = || Err(StoreError::Unknown("the store left out an answer".into()));
+                ended +=
+                    usize::from(shared.deliver(waiting, answers.next().unwrap_or_else(missing)));
+            }
+            shared.delivered(ended);
         }
-        let batches = group.iter().map(|waiting| waiting.batch.clone()).collect();
-        let result = shared.store.commit(batches).await;
-        shared.finished(&group);
-        let mut answers = match result {
-            Ok(committed) => committed.answers.into_iter().map(Ok).collect(),
-            Err(error) => vec![Err(error); group.len()],
-        }
-        .into_iter();
-        let mut ended = 0;
-        for waiting in group {
-            let missing = || Err(StoreError::Unknown("the store left out an answer".into()));
-            ended += usize::from(shared.deliver(waiting, answers.next().unwrap_or_else(missing)));
-        }
-        shared.delivered(ended);
     }
 }

@@ -42,7 +42,7 @@ impl Waiters {
     /// Registers a waiter, or none when too many wait already.
     pub(super) fn enter(&self, key: &Key) -> Option<Waiter<'_>> {
         let mut slots = self.locked();
-        if self.count.load(Ordering::SeqCst) >= self.total_max {
+        if self.count.load(Ordering::SeqCst) >= self.total_max || self.per_key_max == 0 {
             return None;
         }
         let slot = slots.entry(key.clone()).or_default();

@@ -201,6 +201,7 @@ impl FaultyStore {
             }
             Fault::Lost(after) => {
                 read.await?;
+                // sleeps because the caller is to wait as long as the plan says
                 tokio::time::sleep(after).await;
                 "the read's answer was lost"
             }
@@ -293,6 +294,7 @@ impl Store for FaultyStore {
                 }
                 Fault::Lost(after) => {
                     self.inner.commit(group).await?;
+                    // sleeps because the caller is to wait as long as the plan says
                     tokio::time::sleep(after).await;
                     Err(StoreError::Unknown("injected: the answer was lost".into()))
                 }
@@ -333,6 +335,7 @@ impl Store for FaultyStore {
                 }
                 Fault::Lost(after) => {
                     self.inner.close().await?;
+                    // sleeps because the caller is to wait as long as the plan says
                     tokio::time::sleep(after).await;
                     Err(StoreError::Unknown("injected: the close's answer was lost".into()))
                 }

@@ -1,9 +1,12 @@
-//! The public test kit for stores: what every store must do, and what goes wrong around it.
+//! The public test kit: what every store must do, what goes wrong around it, what proves the
+//! engine.
 //!
 //! [`conformance`] has a case per sentence of the store contract, [`differential`] drives a store
 //! and the memory oracle with the same random steps, [`faulty`] injects faults into any store, and
 //! [`poor`] is a store that can do as little as the contract allows. A [`harness`] says how a store
-//! is opened. Nothing here reads the environment: seeds and step counts are passed in.
+//! is opened. [`sim`] runs many workers with every fault on one thread, from a seed; [`zoo`] plants
+//! bugs that it must catch; [`workload`] drives any store through the real engine and audits what
+//! is left. Nothing here reads the environment: seeds and counts are passed in.
 
 pub mod conformance;
 pub mod differential;
@@ -11,3 +14,6 @@ pub mod faulty;
 pub mod harness;
 pub mod poor;
 pub mod random;
+pub mod sim;
+pub mod workload;
+pub mod zoo;

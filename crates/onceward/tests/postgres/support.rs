@@ -21,7 +21,8 @@ use tokio_postgres::{Client, Config, NoTls};
 pub(crate) fn url() -> String {
     std::env::var("ONCEWARD_TEST_POSTGRES_URL").expect(
         "ONCEWARD_TEST_POSTGRES_URL is not set: these tests need a Postgres server, for instance \
-         postgres://postgres@127.0.0.1:5432/postgres; `cargo xtask services up postgres` starts one",
+         postgres://postgres@127.0.0.1:5432/postgres; \
+         `cargo xtask services up postgres` starts one",
     )
 }
 

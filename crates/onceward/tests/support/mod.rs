@@ -4,22 +4,23 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at what it did not expect")]
 
 pub(crate) mod mutant;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
 /// Steps of a differential run: `ONCEWARD_TEST_STEPS`, or few enough for every day.
 pub(crate) fn steps() -> usize {
-    number("ONCEWARD_TEST_STEPS", 2_000).try_into().unwrap()
+    number(std::env::var("ONCEWARD_TEST_STEPS"), 2_000).try_into().unwrap()
 }
 
 /// The seed of random runs: `ONCEWARD_TEST_SEED`, or always the same.
 pub(crate) fn seed() -> u64 {
-    number("ONCEWARD_TEST_SEED", 1)
+    number(std::env::var("ONCEWARD_TEST_SEED"), 1)
 }
 
-fn number(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, not a number")),
-        Err(_) => default,
-    }
+fn number<E>(text: Result<String, E>, default: u64) -> u64 {
+    text.map_or(default, |text| {
+        text.parse().unwrap_or_else(|_| panic!("{text:?} in the environment is not a number"))
+    })
 }

@@ -86,9 +86,9 @@ impl Harness for SqliteHarness {
             let (key, sql) = match &what {
                 Damage::Outcome(key) => (
                     key,
-                    "UPDATE outcomes SET body = CAST(substr(body, 1, 3) || x'00' || substr(body, 5) \
-                     AS BLOB) WHERE id = (SELECT outcome_id FROM records WHERE tenant = ?1 \
-                     AND name = ?2)",
+                    "UPDATE outcomes \
+                     SET body = CAST(substr(body, 1, 3) || x'00' || substr(body, 5) AS BLOB) \
+                     WHERE id = (SELECT outcome_id FROM records WHERE tenant = ?1 AND name = ?2)",
                 ),
                 Damage::Record(key) => (
                     key,

@@ -1,14 +1,14 @@
 //! Lists, a page at a time, each page of one snapshot.
 //!
-//! Records and marks page by key, audit by number. Due and sweepable records page by the key of the
-//! last one: where it stands now is where the page goes on, and when it has left the list, the list
-//! starts again with what is left. A damaged row fails its page; it is never handed out.
+//! Cursors mean what the memory store's mean: the place of the last item in the order of the list,
+//! so that what was taken in between is gone and the rest follows. A page is filled with one item
+//! more than was asked for; that one tells whether there is a next page. A damaged row fails its
+//! page; it is never handed out.
 
 use std::cmp::Ordering;
 
 use onceward_core::key::{Key, Kind, Subject};
-use onceward_core::limits::MAX_PRIORITY;
-use onceward_core::record::{Record, State};
+use onceward_core::record::Record;
 use onceward_core::stamp::At;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
@@ -22,6 +22,8 @@ use super::sql;
 
 /// Sorts below every instant that is stored.
 const BEFORE_ALL: i64 = -1;
+/// Sorts above every priority.
+const ABOVE_ALL: i16 = 256;
 
 type Value<'v> = (&'v (dyn ToSql + Sync), Type);
 
@@ -40,9 +42,8 @@ pub(super) async fn list(
     let shown = &rows[..rows.len().min(limit)];
     let (items, last) = match what {
         List::Records { .. } | List::Due { .. } | List::Sweepable => {
-            let records: Vec<Record> =
-                shown.iter().map(rows::read_record).collect::<Result<_, _>>()?;
-            let last = records.last().map(|record| record.key.to_string());
+            let records: Vec<_> = shown.iter().map(rows::read_record).collect::<Result<_, _>>()?;
+            let last = records.last().map(|record| place_in(what, record));
             (Items::Records(records), last)
         }
         List::Marks { .. } => {
@@ -59,10 +60,22 @@ pub(super) async fn list(
     Ok(Page { now, items, next: last.filter(|_| more).map(Cursor) })
 }
 
+/// The place of a record in the order of its list, as a cursor says it.
+fn place_in(what: &List, record: &Record) -> String {
+    let (priority, at) = match what {
+        List::Due { .. } => (record.priority, record.due_at),
+        List::Sweepable => (0, record.sweep_at),
+        _ => return record.key.to_string(),
+    };
+    format!("{priority} {} {}", at.unwrap_or_default().0, record.key)
+}
+
 /// Where a page starts, as its cursor says.
 enum Start {
     Top,
     Key(Key),
+    /// Priority, instant and key.
+    Place(i16, i64, Key),
     Name(String),
     Number(i64),
 }
@@ -70,34 +83,43 @@ enum Start {
 impl Start {
     fn read(what: &List, after: Option<&Cursor>) -> Result<Self, StoreError> {
         let Some(Cursor(cursor)) = after else { return Ok(Self::Top) };
-        Ok(match what {
-            List::Records { .. } => {
-                Self::Key(Key::parse(cursor).map_err(|_| StoreError::bad_cursor())?)
-            }
-            // A cursor that names no record of the list starts it again.
-            List::Due { .. } | List::Sweepable => Key::parse(cursor).map_or(Self::Top, Self::Key),
+        let start = match what {
+            List::Records { .. } => Key::parse(cursor).ok().map(Self::Key),
+            List::Due { .. } | List::Sweepable => Self::read_place(cursor),
             List::Marks { tenant, .. } => {
-                let subject = Subject::from_columns(tenant, cursor)?;
-                Self::Name(subject.name_column().to_string())
+                let subject = Subject::from_columns(tenant, cursor).ok();
+                subject.map(|subject| Self::Name(subject.name_column().to_string()))
             }
             List::Audit(_) => {
-                let last = cursor.parse::<u64>().map_err(|_| StoreError::bad_cursor())?;
-                Self::Number(i64::try_from(last).unwrap_or(i64::MAX))
+                let last = cursor.parse::<u64>().ok();
+                last.map(|last| Self::Number(i64::try_from(last).unwrap_or(i64::MAX)))
             }
-        })
+        };
+        start.ok_or_else(StoreError::bad_cursor)
+    }
+
+    fn read_place(cursor: &str) -> Option<Self> {
+        let mut parts = cursor.splitn(3, ' ');
+        let priority: u8 = parts.next()?.parse().ok()?;
+        let at = At(parts.next()?.parse().ok()?);
+        let key = Key::parse(parts.next()?).ok()?;
+        Some(Self::Place(priority.into(), instant(at), key))
     }
 
     fn key(&self) -> Option<&Key> {
         if let Self::Key(key) = self { Some(key) } else { None }
     }
-}
 
-/// Where the record of a cursor stands now, as far as lists are concerned.
-struct Place {
-    state: i16,
-    priority: i16,
-    due_at: Option<i64>,
-    sweep_at: Option<i64>,
+    /// Priority, instant, tenant, kind and name to start behind.
+    fn place(&self) -> (i16, i64, &str, i16, &str) {
+        match self {
+            Self::Place(priority, at, key) => {
+                let kind = kind_code(key.kind());
+                (*priority, *at, key.tenant_column(), kind, key.name_column())
+            }
+            _ => (ABOVE_ALL, BEFORE_ALL, "", -1, ""),
+        }
+    }
 }
 
 /// One row more than the page holds, to know whether another page follows.
@@ -108,27 +130,24 @@ async fn pages(
     limit: usize,
 ) -> Result<(At, Vec<Row>), Failure> {
     let take = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
-    let by_instant = matches!(what, List::Due { .. } | List::Sweepable);
-    let key = start.key().filter(|_| by_instant);
-    let (begun, now, place, adapted) = session
+    let (begun, now, adapted) = session
         .flight(async {
             tokio::join!(
                 biased;
                 session.client.batch_execute("BEGIN"),
                 reader::now(session),
-                place_of(session, key),
                 adapt(session, what),
             )
         })
         .await?;
     begun?;
-    let (now, place) = (now?, place?);
+    let now = now?;
     adapted?;
     let (rows, ended) = session
         .flight(async {
             tokio::join!(
                 biased;
-                select(session, what, start, place.as_ref(), now, take),
+                select(session, what, start, now, take),
                 session.client.batch_execute("COMMIT"),
             )
         })
@@ -147,28 +166,10 @@ async fn adapt(session: &Session, what: &List) -> Result<(), Error> {
     }
 }
 
-async fn place_of(session: &Session, key: Option<&Key>) -> Result<Option<Place>, Error> {
-    let Some(key) = key else { return Ok(None) };
-    let kind = kind_code(key.kind());
-    let (tenant, name) = (key.tenant_column(), key.name_column());
-    let values: [Value<'_>; 3] = [(&tenant, Type::TEXT), (&kind, Type::INT2), (&name, Type::TEXT)];
-    let row = session.client.query_typed_opt(sql::LIST_PLACE, &values).await?;
-    let read = |row: Row| {
-        Ok(Place {
-            state: row.try_get(0)?,
-            priority: row.try_get(1)?,
-            due_at: row.try_get(2)?,
-            sweep_at: row.try_get(3)?,
-        })
-    };
-    row.map(read).transpose()
-}
-
 async fn select(
     session: &Session,
     what: &List,
     start: &Start,
-    place: Option<&Place>,
     now: At,
     take: i64,
 ) -> Result<Vec<Row>, Error> {
@@ -180,8 +181,8 @@ async fn select(
                 None => of_all(session, scope, state, start.key(), take).await,
             }
         }
-        List::Due { queue } => due(session, queue, start.key().zip(place), now, take).await,
-        List::Sweepable => sweepable(session, start.key().zip(place), now, take).await,
+        List::Due { queue } => due(session, queue, start, now, take).await,
+        List::Sweepable => sweepable(session, start, now, take).await,
         List::Marks { tenant, prefix } => marks(session, tenant, prefix, start, take).await,
         List::Audit(filter) => audit(session, filter, start, take).await,
     }
@@ -243,38 +244,22 @@ async fn of_tenant(
     session.client.query_typed(sql::LIST_RECORDS_OF_TENANT, &values).await
 }
 
-/// From the cursor's priority downwards; below it, from the start.
 async fn due(
     session: &Session,
     queue: &str,
-    after: Option<(&Key, &Place)>,
+    start: &Start,
     now: At,
     take: i64,
 ) -> Result<Vec<Row>, Error> {
     let now = instant(now);
-    let takeable = [State::Pending, State::Running, State::Failed].map(state_code);
-    let listed = after.and_then(|(key, place)| {
-        let of_queue = key.kind() == Kind::Job && key.scope_column() == queue;
-        let due_at = place.due_at.filter(|at| *at <= now && takeable.contains(&place.state))?;
-        of_queue.then_some((place.priority, due_at, key))
-    });
-    let top = listed.map_or(i16::from(MAX_PRIORITY), |(priority, ..)| priority);
-    let priorities: Vec<i16> = (0..=top).rev().collect();
-    let mut instants = vec![BEFORE_ALL; priorities.len()];
-    let mut tenants = vec![""; priorities.len()];
-    let mut names = vec![""; priorities.len()];
-    if let Some((_, due_at, key)) = listed {
-        instants[0] = due_at;
-        tenants[0] = key.tenant_column();
-        names[0] = key.name_column();
-    }
+    let (priority, due_at, tenant, _, name) = start.place();
     let queue = text_column(queue);
     let values: [Value<'_>; 7] = [
         (&queue, Type::TEXT),
-        (&priorities, Type::INT2_ARRAY),
-        (&instants, Type::INT8_ARRAY),
-        (&tenants, Type::TEXT_ARRAY),
-        (&names, Type::TEXT_ARRAY),
+        (&priority, Type::INT2),
+        (&due_at, Type::INT8),
+        (&tenant, Type::TEXT),
+        (&name, Type::TEXT),
         (&now, Type::INT8),
         (&take, Type::INT8),
     ];
@@ -283,16 +268,12 @@ async fn due(
 
 async fn sweepable(
     session: &Session,
-    after: Option<(&Key, &Place)>,
+    start: &Start,
     now: At,
     take: i64,
 ) -> Result<Vec<Row>, Error> {
     let now = instant(now);
-    let listed = after.and_then(|(key, place)| {
-        let sweep_at = place.sweep_at.filter(|at| *at <= now)?;
-        Some((sweep_at, key.tenant_column(), kind_code(key.kind()), key.name_column()))
-    });
-    let (sweep_at, tenant, kind, name) = listed.unwrap_or((BEFORE_ALL, "", -1, ""));
+    let (_, sweep_at, tenant, kind, name) = start.place();
     let values: [Value<'_>; 6] = [
         (&sweep_at, Type::INT8),
         (&tenant, Type::TEXT),

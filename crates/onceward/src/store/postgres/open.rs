@@ -81,7 +81,7 @@ impl Target {
                 return Err(StoreError::NotApplied(text));
             }
         };
-        // Whatever ends the connection reaches the requests under way; there is nobody else to tell.
+        // What ends the connection reaches the requests under way; there is nobody else to tell.
         Ok((client, tokio::spawn(async move { drop(connection.await) })))
     }
 

@@ -71,7 +71,7 @@ impl PostgresOptions {
     }
 }
 
-/// A schema's name goes into SQL as it is, so it may hold nothing that has to be quoted, and no `:`,
+/// A schema's name goes into SQL as it is, so it holds nothing that has to be quoted; and no `:`,
 /// which ends it in the names of locks.
 fn check_schema(schema: &str) -> Result<(), LimitError> {
     let starts = schema.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');

@@ -9,10 +9,10 @@ use std::borrow::Cow;
 
 use onceward_core::audit::{Audited, Entry, Trace};
 use onceward_core::batch::{Batch, Write};
-use onceward_core::codec;
+use onceward_core::codec::{self, SEAL_BYTES};
 use onceward_core::fingerprint::{Fingerprint, fingerprint_bytes};
 use onceward_core::key::{Key, Kind, Subject};
-use onceward_core::limits::{LimitError, MAX_POSITION, MAX_PRIORITY, in_range};
+use onceward_core::limits::{LimitError, MAX_POSITION, in_range};
 use onceward_core::record::{Mark, Record, State, Stored, Terms};
 use onceward_core::stamp::{At, Fence, Rev, Token};
 use onceward_core::{Bytes, Text};
@@ -30,19 +30,14 @@ const AFTER_MARK: usize = 7;
 /// Begins an escaped character in a text. Nobody writes it, so texts stay as people know them.
 const ESCAPE: char = '\u{1}';
 
-/// Checks what only this store bounds: numbers that SQL has to compare.
+/// Checks what only this store bounds: positions, which SQL has to compare.
 ///
 /// # Errors
-/// The first number that a column can't hold.
+/// The first position that a column can't hold and sort.
 pub(super) fn check(batch: &Batch) -> Result<(), LimitError> {
     for write in &batch.writes {
-        match write {
-            Write::Put(draft) => {
-                let priority = draft.record.priority;
-                in_range("priority", priority.into(), 0, MAX_PRIORITY.into())?;
-            }
-            Write::Mark { position, .. } => in_range("position", *position, 0, MAX_POSITION)?,
-            Write::Delete(_) | Write::Audit(_) => {}
+        if let Write::Mark { position, .. } = write {
+            in_range("position", *position, 0, MAX_POSITION)?;
         }
     }
     Ok(())
@@ -103,10 +98,10 @@ fn plain_text(column: &str) -> Text {
 }
 
 /// The seal of a payload: it belongs to its key.
-pub(super) fn payload_seal(key: &Key, payload: &[u8]) -> Vec<u8> {
+pub(super) fn payload_seal(key: &Key, payload: &[u8]) -> [u8; SEAL_BYTES] {
     let kind = key.kind().as_str().as_bytes();
     let (tenant, name) = (key.tenant_column().as_bytes(), key.name_column().as_bytes());
-    seal(&[tenant, kind, name, payload])
+    codec::seal_parts(&[tenant, kind, name, payload])
 }
 
 /// The seal of a mark: it belongs to its subject. The value counts by its digest, so that a mark
@@ -116,25 +111,14 @@ pub(super) fn mark_seal(
     position: u64,
     at: At,
     digest: Option<&[u8]>,
-) -> Vec<u8> {
-    seal(&[
+) -> [u8; SEAL_BYTES] {
+    codec::seal_parts(&[
         subject.tenant_column().as_bytes(),
         subject.name_column().as_bytes(),
         &position.to_be_bytes(),
         &instant(at).to_be_bytes(),
         digest.unwrap_or_default(),
     ])
-}
-
-/// First bytes of the hash of length-prefixed parts.
-fn seal(parts: &[&[u8]]) -> Vec<u8> {
-    const SEAL_BYTES: usize = 8;
-    let mut joined = Vec::with_capacity(parts.iter().map(|part| part.len() + 8).sum());
-    for part in parts {
-        joined.extend_from_slice(&(part.len() as u64).to_be_bytes());
-        joined.extend_from_slice(part);
-    }
-    fingerprint_bytes(&joined).hash()[..SEAL_BYTES].to_vec()
 }
 
 /// Reads a record from the first columns of a row, and checks its seal.
@@ -194,7 +178,8 @@ pub(super) fn read_stored(row: &Row) -> Result<(Stored, Option<Bytes>), StoreErr
     }
     let payload: Option<&[u8]> = get(row, AFTER_RECORD + 2)?;
     let there: Option<&[u8]> = get(row, AFTER_RECORD + 3)?;
-    if payload.map(|bytes| payload_seal(&record.key, bytes)).as_deref() != there {
+    let seal = payload.map(|bytes| payload_seal(&record.key, bytes));
+    if seal.as_ref().map(<[u8; SEAL_BYTES]>::as_slice) != there {
         return Err(damaged("payload"));
     }
     let (outcome, payload) = (outcome.map(Bytes::from), payload.map(Bytes::from));

@@ -44,7 +44,6 @@ prepared! {
     PurgeTokens = "purge_tokens",
 }
 
-pub(super) const LIST_PLACE: &str = include_str!("sql/list_place.sql");
 pub(super) const LIST_RECORDS: &str = include_str!("sql/list_records.sql");
 pub(super) const LIST_RECORDS_OF_TENANT: &str = include_str!("sql/list_records_of_tenant.sql");
 pub(super) const LIST_DUE: &str = include_str!("sql/list_due.sql");

@@ -262,7 +262,7 @@ impl<'a> Writes<'a> {
         let keys: Vec<&Key> = self.payloads.iter().map(|(key, _)| *key).collect();
         let KeyColumns { tenants, kinds, names } = KeyColumns::of(&keys);
         let bytes = column(&self.payloads, |(_, bytes)| *bytes);
-        let seals = column(&self.payloads, |(key, bytes)| rows::payload_seal(key, bytes));
+        let seals = column(&self.payloads, |(key, bytes)| rows::payload_seal(key, bytes).to_vec());
         let values: [&(dyn ToSql + Sync); 5] = [&tenants, &kinds, &names, &bytes, &seals];
         sender.send(Sql::PutPayloads, keys.len(), &values).await
     }
@@ -293,7 +293,7 @@ impl<'a> Writes<'a> {
     }
 
     fn seal(&self, row: &MarkRow<'_>) -> Vec<u8> {
-        rows::mark_seal(row.subject, row.position, self.now, row.digest.as_deref())
+        rows::mark_seal(row.subject, row.position, self.now, row.digest.as_deref()).to_vec()
     }
 
     async fn insert_audit(&self, sender: &Sender<'_>) -> Result<(), Error> {

@@ -1,9 +1,9 @@
 //! Checkpoints: moving what was committed from the write-ahead log into the database file.
 //!
-//! Rule: the writer is not kept waiting for it. A thread of its own copies most of the log while the
-//! writer goes on appending; once little is left, the writer finishes the rest between two groups
-//! and the log starts again at its beginning, because overwriting a file is far cheaper to sync
-//! than growing it. Only a log that outgrows its bound is copied by the writer itself.
+//! Rule: the writer is not kept waiting for it. A thread of its own copies most of the log while
+//! the writer goes on appending; once little is left, the writer finishes the rest between two
+//! groups and the log starts again at its beginning, because overwriting a file is far cheaper to
+//! sync than growing it. Only a log that outgrows its bound is copied by the writer itself.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

@@ -129,7 +129,7 @@ fn due(
         let left = signed(most - records.len());
         let found =
             select.query((queue, priority, instant(now), from, tenant, kind, name, left))?;
-        records.append(&mut collect(found)?);
+        records.append(&mut collect_sound(found)?);
         below = priority;
     }
     Ok(records)
@@ -144,7 +144,7 @@ fn sweepable(
     let mut select = connection.prepare_cached(sql::LIST_SWEEPABLE)?;
     let from = after.map_or(i64::MIN, |(_, at, _)| instant(*at));
     let (tenant, kind, name) = place_columns(after.map(|(.., key)| key));
-    collect(select.query((instant(now), from, tenant, kind, name, signed(most)))?)
+    collect_sound(select.query((instant(now), from, tenant, kind, name, signed(most)))?)
 }
 
 fn marks(
@@ -223,6 +223,20 @@ fn collect(mut found: rusqlite::Rows<'_>) -> Result<Vec<Record>, Failure> {
     let mut records = Vec::new();
     while let Some(row) = found.next()? {
         records.push(rows::read_listed(row as &Row<'_>)?);
+    }
+    Ok(records)
+}
+
+/// As [`collect`], but passes over damaged records: one of them must not stop a queue or the sweep
+/// for everyone. Whoever looks at the record itself is told.
+fn collect_sound(mut found: rusqlite::Rows<'_>) -> Result<Vec<Record>, Failure> {
+    let mut records = Vec::new();
+    while let Some(row) = found.next()? {
+        match rows::read_listed(row as &Row<'_>) {
+            Ok(record) => records.push(record),
+            Err(Failure::Corrupt(_)) => {}
+            Err(failure) => return Err(failure),
+        }
     }
     Ok(records)
 }

@@ -85,7 +85,6 @@ struct Running {
     threads: Vec<JoinHandle<()>>,
     /// Ends once every thread has.
     ended: Option<mpsc::Receiver<()>>,
-    lock: Option<File>,
 }
 
 /// What the threads share.
@@ -184,6 +183,8 @@ impl SqliteStore {
         store.spawn("onceward-sqlite-writer".into(), ended.clone(), move || {
             writer.run(connection);
             shared.sync.leave();
+            // Let go of by the writer itself: nobody may open the file before it has ended.
+            drop(lock);
         })?;
         match store.durability {
             Durability::Full => store.spawn_sync(open::log(path)?, ended)?,
@@ -191,7 +192,6 @@ impl SqliteStore {
         }
         store.writer = Some(sender);
         let mut running = store.running();
-        running.lock = lock;
         running.ended = Some(end);
         drop(running);
         Ok(store)
@@ -357,7 +357,6 @@ impl Store for SqliteStore {
                 // Nothing is ever sent: this resolves when the last thread has ended.
                 let _ = ended.recv().await;
             }
-            self.running().lock = None;
             Ok(())
         })
     }

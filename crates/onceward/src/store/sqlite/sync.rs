@@ -1,10 +1,10 @@
 //! Durability: answers are held until the log that has what they tell is on the disk.
 //!
 //! The writer commits without waiting for the disk (`synchronous=NORMAL`) and hands its answers to
-//! this thread, which syncs the log and lets them go while the writer applies the next group. Nobody
-//! hears of a commit that a power loss could take back: neither who made it, nor who was refused
-//! because of it, nor a reader. That is what `synchronous=FULL` promises, without a writer that
-//! waits. Checkpoints sync by themselves, in SQLite's own order.
+//! this thread, which syncs the log and lets them go while the writer applies the next group.
+//! Nobody hears of a commit that a power loss could take back: neither who made it, nor who was
+//! refused because of it, nor a reader. That is what `synchronous=FULL` promises, without a writer
+//! that waits. Checkpoints sync by themselves, in SQLite's own order.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};

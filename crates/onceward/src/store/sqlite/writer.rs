@@ -47,6 +47,8 @@ pub(super) struct Writer {
 
 /// How a transaction failed.
 enum Failed {
+    /// It did not even begin: someone else holds the file.
+    ToBegin(Failure),
     /// Nothing was written.
     Before(Failure),
     /// It may have been written.
@@ -56,7 +58,7 @@ enum Failed {
 impl Failed {
     fn into_store_error(self) -> StoreError {
         match self {
-            Self::Before(failure) => failure.into_store_error(),
+            Self::ToBegin(failure) | Self::Before(failure) => failure.into_store_error(),
             Self::AtCommit(error) => StoreError::Unknown(format!("the commit failed: {error}")),
         }
     }
@@ -201,7 +203,7 @@ impl<'c> Session<'c> {
                 });
                 self.shared.sync.tell(self.shared.sync.seen(), told);
             }
-            Err(Failed::Before(_)) if !alone => {
+            Err(Failed::Before(_)) if !alone && !self.in_doubt => {
                 for call in calls {
                     let answer = self.apply_one_by_one(&call.group);
                     let told = sync::Answer::Commit((call.reply, answer));
@@ -245,6 +247,11 @@ impl<'c> Session<'c> {
         &mut self,
         batches: impl Iterator<Item = &'b Batch>,
     ) -> Result<Vec<Answer>, Failed> {
+        if let Err(error) = self.begin.raw_execute() {
+            let failure = Failure::from(error);
+            self.in_doubt |= failure.spoils_connection();
+            return Err(Failed::ToBegin(failure));
+        }
         match self.apply_all(batches) {
             Ok((answers, true)) => {
                 let commit = self.shared.sync.begin();
@@ -274,7 +281,6 @@ impl<'c> Session<'c> {
         &mut self,
         batches: impl Iterator<Item = &'b Batch>,
     ) -> Result<(Vec<Answer>, bool), Failure> {
-        self.begin.raw_execute()?;
         let shared = &self.shared;
         self.writes.start(|| shared.now())?;
         let mut answers = Vec::new();

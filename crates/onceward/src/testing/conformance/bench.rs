@@ -136,7 +136,7 @@ impl<'a> Bench<'a> {
     /// When the harness can't.
     pub async fn pass(&self, ms: u64) -> Checked {
         if !self.harness.advance(ms).await? {
-            // A clock that nobody can move has to be waited for.
+            // sleeps because a clock that nobody can move has to be waited for
             tokio::time::sleep(Duration::from_millis(ms)).await;
         }
         Ok(())

@@ -5,6 +5,7 @@ use onceward_core::batch::{Condition, Write};
 use onceward_core::key::{Key, Kind, Subject};
 use onceward_core::limits::{
     LimitError, MAX_BATCH_BYTES, MAX_BATCH_WRITES, MAX_KEY_BYTES, MAX_PART_BYTES, MAX_POSITION,
+    MAX_PRIORITY,
 };
 use onceward_core::record::Body;
 
@@ -282,7 +283,7 @@ pub async fn the_largest_numbers_fit(bench: &Bench<'_>) -> Checked {
     bench.refuse(&bench.batch(fails, vec![])).await?;
     let mut largest = draft(&key("a")?);
     largest.record.attempt = u32::MAX;
-    largest.record.priority = u8::MAX;
+    largest.record.priority = MAX_PRIORITY;
     let there = bench.insert(&largest).await?;
     ensure_eq!(bench.record(&key("a")?).await?, there, "the record");
     Ok(())

@@ -9,7 +9,7 @@ use super::bench::{
     Bench, Checked, Failure, SCOPE, TENANT, all_records, bytes, draft, ensure, ensure_eq, job, key,
     mark_at, put, subject, with_outcome, with_payload,
 };
-use crate::store::{Items, List};
+use crate::store::{Cursor, Items, List, StoreError};
 use onceward_core::batch::Write;
 
 /// Inserts a draft of each key, in as few batches as possible.
@@ -105,8 +105,9 @@ pub async fn a_walk_goes_on_past_what_was_taken(bench: &Bench<'_>) -> Checked {
         let Items::Records(listed) = page.items else {
             return Err(Failure::new(format!("{what:?} must list records")));
         };
-        let taken = listed.iter().map(|record| Write::Delete(record.key.clone())).collect();
-        bench.apply(&bench.batch(vec![], taken)).await?;
+        // The very record that the page ended with, so that its place must be known without it.
+        let taken = listed.last().map(|record| Write::Delete(record.key.clone()));
+        bench.apply(&bench.batch(vec![], taken.into_iter().collect())).await?;
         // Settles the lists.
         bench.walk(&what, 10).await?;
         let rest = bench.store.list(what.clone(), page.next, 10).await?;
@@ -116,6 +117,28 @@ pub async fn a_walk_goes_on_past_what_was_taken(bench: &Bench<'_>) -> Checked {
         let mut walked: Vec<_> = listed.iter().chain(&rest).map(|r| r.key.clone()).collect();
         walked.sort();
         ensure_eq!(walked, keys, "{what:?}: each once");
+    }
+    Ok(())
+}
+
+/// A cursor that no page ended with is a bad request; it neither starts the list again nor ends it.
+pub async fn an_unreadable_cursor_is_refused(bench: &Bench<'_>) -> Checked {
+    bench.insert(&Draft { due: Time::In(0), sweep: Time::In(0), ..draft(&job("a")?) }).await?;
+    let lists = [
+        all_records(),
+        List::Due { queue: SCOPE.into() },
+        List::Sweepable,
+        List::Marks { tenant: TENANT.into(), prefix: String::new() },
+        super::bench::all_audit(),
+    ];
+    for what in lists {
+        for cursor in ["?", "", "-1", "\u{0}", "9,x"] {
+            let page = bench.store.list(what.clone(), Some(Cursor(cursor.into())), 10).await;
+            ensure!(
+                matches!(page, Err(StoreError::Invalid(_))),
+                "{what:?} after {cursor:?} must be Invalid, but got {page:?}"
+            );
+        }
     }
     Ok(())
 }

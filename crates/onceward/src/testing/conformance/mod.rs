@@ -147,6 +147,7 @@ macro_rules! __conformance_cases {
                 records_come_in_the_order_of_their_keys,
                 pages_follow_one_another,
                 a_walk_goes_on_past_what_was_taken,
+                an_unreadable_cursor_is_refused,
                 the_last_page_has_no_next,
                 records_are_filtered_by_tenant_scope_and_state,
                 listed_records_are_whole,

@@ -1,12 +1,13 @@
 //! Reads: `load` looks at one instant and sees every commit that was answered before; what was
 //! changed behind the store's back is refused.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use onceward_core::batch::{Answer, Condition};
-use onceward_core::record::State;
 
 use super::bench::{
-    Bench, Checked, Failure, bytes, commit_to, draft, draft_of, ensure, ensure_eq, key, mark_at,
-    put, subject, with_outcome, with_payload,
+    Bench, Checked, Failure, bytes, draft, draft_of, ensure, ensure_eq, key, mark_at, put, subject,
+    with_outcome, with_payload,
 };
 use crate::store::{Fact, Read, StoreError};
 use crate::testing::harness::Damage;
@@ -91,54 +92,61 @@ pub async fn a_load_sees_every_answered_commit(bench: &Bench<'_>) -> Checked {
     Ok(())
 }
 
-/// Two records that are always written together are never seen apart.
+/// Loads that look while something is being written.
+const LOOKS: usize = 40;
+
+/// Two records and a mark that are always written together are never seen apart.
 pub async fn a_load_looks_at_one_instant(bench: &Bench<'_>) -> Checked {
-    const WRITES: u64 = 60;
     let (one, two, mark) = (key("one")?, key("two")?, subject("s")?);
-    let state = |n: u64| if n.is_multiple_of(2) { State::Running } else { State::Failed };
-    let batches: Vec<_> = (1..=WRITES)
-        .map(|n| {
+    let looked = AtomicBool::new(false);
+    let write = async {
+        for n in 1_u32.. {
             let (mut a, mut b) = (draft(&one), draft(&two));
-            (a.record.state, b.record.state) = (state(n), state(n));
-            let before = Condition::PositionAtMost(mark.clone(), n - 1);
-            bench.batch(vec![before], vec![put(a), mark_at(&mark, n), put(b)])
-        })
-        .collect();
-    let store = bench.store.clone();
-    let writer = tokio::spawn(async move {
-        for batch in &batches {
-            while commit_to(&*store, batch).await? == Answer::Contended {
+            (a.record.attempt, b.record.attempt) = (n, n);
+            let batch = bench.batch(vec![], vec![put(a), mark_at(&mark, n.into()), put(b)]);
+            while bench.commit(&batch).await? == Answer::Contended {
                 tokio::task::yield_now().await;
             }
+            if looked.load(Ordering::SeqCst) {
+                break;
+            }
+            tokio::task::yield_now().await;
         }
         Ok::<_, Failure>(())
-    });
-    loop {
-        let finished = writer.is_finished();
-        let reads = vec![
+    };
+    let look = async {
+        let reads = [
             Read::Record { key: one.clone(), payload: false },
             Read::Mark(mark.clone()),
             Read::Record { key: two.clone(), payload: false },
         ];
-        let facts = bench.load(reads).await?;
-        let seen = match facts.as_slice() {
-            [Fact::Record(Some(a)), Fact::Mark(Some(m)), Fact::Record(Some(b))] => {
-                Some((a.stored.record.state, m.position, b.stored.record.state))
+        let mut seen = Ok(());
+        for _ in 0..LOOKS {
+            seen = bench.load(reads.to_vec()).await.and_then(|facts| together(&facts));
+            if seen.is_err() {
+                break;
             }
-            [Fact::Record(None), Fact::Mark(None), Fact::Record(None)] => None,
-            facts => return Err(Failure::new(format!("seen apart: {facts:?}"))),
-        };
-        if let Some((a, position, b)) = seen {
-            ensure!(a == b && a == state(position), "seen apart: {a:?} {position} {b:?}");
+            tokio::task::yield_now().await;
         }
-        if finished {
-            break;
+        looked.store(true, Ordering::SeqCst);
+        seen
+    };
+    // Both are under way at once, whatever the store does in between.
+    let (written, seen) = tokio::join!(write, look);
+    written.and(seen)
+}
+
+/// Whether what was seen was written by one batch.
+fn together(facts: &[Fact]) -> Checked {
+    match facts {
+        [Fact::Record(None), Fact::Mark(None), Fact::Record(None)] => Ok(()),
+        [Fact::Record(Some(a)), Fact::Mark(Some(mark)), Fact::Record(Some(b))] => {
+            let (a, b) = (a.stored.record.attempt, b.stored.record.attempt);
+            ensure!(a == b && u64::from(a) == mark.position, "seen apart: {facts:?}");
+            Ok(())
         }
-        tokio::task::yield_now().await;
+        facts => Err(Failure::new(format!("seen apart: {facts:?}"))),
     }
-    writer.await??;
-    ensure_eq!(bench.position(&mark).await?, WRITES, "the writes");
-    Ok(())
 }
 
 /// Hundreds of reads in one load are answered in order.

@@ -185,6 +185,9 @@ impl Stamps {
             (Ok(store), Ok(oracle)) => (store, oracle),
             (store, oracle) => return Err(Differs::new("a list failed", &store, &oracle)),
         };
+        if store.len() > 1 && flat(store.iter().rev().take(1).cloned().collect()).is_empty() {
+            return Err(Differs::new("a page was promised and is empty", &store, &oracle));
+        }
         if let List::Audit(_) = what {
             return same_audit(audit_of(store), audit_of(oracle));
         }
