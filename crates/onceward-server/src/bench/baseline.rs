@@ -52,32 +52,45 @@ pub(crate) struct BareRows {
     connection: Connection,
     keys: Keys,
     outcome: Vec<u8>,
+    rest: Vec<u8>,
 }
 
 impl BareRows {
-    /// In a file of its own.
-    pub(crate) fn open(folder: &Path) -> Result<Self, Failure> {
-        let connection = connect(&folder.join("bare-rows.db"))?;
-        connection.execute_batch("CREATE TABLE rows (key TEXT NOT NULL, outcome BLOB NOT NULL)")?;
-        Ok(Self { connection, keys: Keys::new("bare", 1), outcome: outcome() })
+    /// In a file of its own. A row is a key and an outcome and, beyond these, as many bytes as a
+    /// pair leaves behind (record, index of names, audit entry): the same bytes without the work.
+    pub(crate) fn open(folder: &Path, name: &str, bytes: usize) -> Result<Self, Failure> {
+        let connection = connect(&folder.join(name))?;
+        let table = "CREATE TABLE rows (key TEXT NOT NULL, outcome BLOB NOT NULL, rest BLOB)";
+        connection.execute_batch(table)?;
+        let (keys, outcome) = (Keys::new("bare", 1), outcome());
+        let key = keys.key(0)?.to_string();
+        let rest = vec![0x5a; bytes.saturating_sub(key.len() + outcome.len())];
+        Ok(Self { connection, keys, outcome, rest })
     }
 
     /// Rows for a time.
     pub(crate) fn round(&mut self, time: Duration) -> Result<Round, Failure> {
-        let (keys, outcome) = (&self.keys, &self.outcome);
+        let (keys, outcome, rest) = (&self.keys, &self.outcome, &self.rest);
         Round::measure(time, || {
             let transaction = self.connection.transaction()?;
             {
-                let sql = "INSERT INTO rows (key, outcome) VALUES (?, ?)";
+                let sql = "INSERT INTO rows (key, outcome, rest) VALUES (?, ?, ?)";
                 let mut insert = transaction.prepare_cached(sql)?;
                 for _ in 0..ROWS {
-                    insert.execute(params![keys.key(keys.draw())?.to_string(), outcome])?;
+                    insert.execute(params![keys.key(keys.draw())?.to_string(), outcome, rest])?;
                 }
             }
             transaction.commit()?;
             Ok(ROWS)
         })
     }
+}
+
+/// The bytes that a record leaves behind in a store that holds as many, in all tables and indexes.
+pub(crate) fn bytes_per_record(path: &Path, records: u64) -> Result<u64, Failure> {
+    let sum = "SELECT sum(payload) FROM dbstat WHERE name NOT LIKE 'sqlite_%'";
+    let bytes: i64 = Connection::open(path)?.query_row(sum, [], |row| row.get(0))?;
+    Ok(bytes.unsigned_abs() / records.max(1))
 }
 
 /// The same bytes appended to a file and synced.

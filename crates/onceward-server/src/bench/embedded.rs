@@ -8,7 +8,7 @@ use onceward::engine::Engine;
 use onceward::store::sqlite::{SqliteOptions, SqliteStore};
 
 use super::Plan;
-use super::baseline::{Append, BareRows, Baseline, PointReads, SingleStatements};
+use super::baseline::{Append, BareRows, Baseline, PointReads, SingleStatements, bytes_per_record};
 use super::callers::{Act, Callers};
 use super::load::Keys;
 use super::machine::cores;
@@ -19,6 +19,8 @@ use crate::failure::Failure;
 const TENANT: &str = "acme";
 /// Records that are replayed at most: more than the store's page caches hold.
 const REPLAYED_MAX: u64 = 100_000;
+/// Records of which the bytes are counted.
+const SEEN: u64 = 1_000;
 /// A store up to this size is made anew for each round, because the round itself would make it
 /// several times as large.
 const SMALL: u64 = 10_000;
@@ -39,13 +41,16 @@ pub(crate) async fn measure(
 }
 
 async fn writes(folder: &Path, plan: &Plan, report: &mut Report) -> Result<(), Failure> {
-    let bare = Baseline::new(BareRows::open(folder)?);
+    let bytes = bytes_of_a_pair(folder, plan).await?;
+    let least = Baseline::new(BareRows::open(folder, "least-rows.db", 0)?);
+    let bare = Baseline::new(BareRows::open(folder, "bare-rows.db", bytes)?);
     let append = Baseline::new(Append::open(folder)?);
     let single = Baseline::new(SingleStatements::open(folder)?);
     let time = plan.round;
     let callers = open(&folder.join("writes.db"), 10, plan).await?;
     let mut series = [
-        Series::new("bare SQLite, rows in transactions of 256"),
+        Series::new("bare SQLite, keys and outcomes, 256 rows"),
+        Series::new(format!("bare SQLite, the same {bytes} bytes, 256 rows")),
         Series::new("append + fdatasync, rows in syncs of 256"),
         Series::new("single statements, insert + update pairs"),
         Series::new("claim + complete pairs"),
@@ -58,10 +63,11 @@ async fn writes(folder: &Path, plan: &Plan, report: &mut Report) -> Result<(), F
             series.add(
                 before,
                 &match which {
-                    0 => bare.on_thread(move |bare| bare.round(time)).await?,
-                    1 => append.on_thread(move |append| append.round(time)).await?,
-                    2 => single.on_thread(move |single| single.round(time)).await?,
-                    3 => callers.round(Act::Pair, plan.round).await?,
+                    0 => least.on_thread(move |least| least.round(time)).await?,
+                    1 => bare.on_thread(move |bare| bare.round(time)).await?,
+                    2 => append.on_thread(move |append| append.round(time)).await?,
+                    3 => single.on_thread(move |single| single.round(time)).await?,
+                    4 => callers.round(Act::Pair, plan.round).await?,
                     _ => callers.round(Act::OneCommit, plan.round).await?,
                 },
             );
@@ -69,13 +75,22 @@ async fn writes(folder: &Path, plan: &Plan, report: &mut Report) -> Result<(), F
         }
     }
     callers.engine.close().await?;
-    let [bare, append, single, pairs, once] = &series;
-    report.add(&[bare, append, single, pairs, once]);
+    let [least, bare, append, single, pairs, once] = &series;
+    report.add(&[least, bare, append, single, pairs, once]);
     report.ratio("pairs_vs_sqlite_limit", pairs.versus(bare));
     report.ratio("pairs_vs_single_statements", pairs.versus(single));
     report.ratio("one_commit_vs_single_statements", once.versus(single));
     report.ratio("one_commit_vs_two", once.versus(pairs));
     Ok(())
+}
+
+/// The bytes that a pair leaves behind, seen on a store that holds some.
+async fn bytes_of_a_pair(folder: &Path, plan: &Plan) -> Result<usize, Failure> {
+    let path = folder.join("bytes.db");
+    fill(&path, SEEN, plan).await?;
+    let bytes = bytes_per_record(&path, SEEN)?;
+    remove(&path);
+    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 async fn replays(folder: &Path, plan: &Plan, report: &mut Report) -> Result<(), Failure> {

@@ -5,6 +5,9 @@
 //! applied one after the other and each sees what those before it wrote, so it does no harm when
 //! two of them touch the same row. Not responsible for the transaction itself (`writer.rs`).
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use onceward_core::Bytes;
 use onceward_core::batch::{Answer, Applied, Batch, Condition, Refused, There, Witness, Write};
 use onceward_core::key::{Key, Subject};
@@ -16,10 +19,14 @@ use rusqlite::{Connection, Statement};
 use super::super::memory::TOKEN_KEPT_MS;
 use super::failure::Failure;
 use super::rows::{self, bind_key, bind_record, instant, signed};
-use super::sql;
+use super::young::Slice;
+use super::{Shared, sql};
 
 /// Tokens that are kept whatever their age.
 const TOKENS_KEPT: i64 = 1_024;
+/// Names that a transaction brings to the index for each that it adds: those on their way arrive
+/// before as many others are gathered.
+const NAMES_MOVED: usize = 2;
 /// Old tokens that one batch drops at most, so that no commit is long.
 const TOKENS_DROPPED: i64 = 512;
 
@@ -29,6 +36,8 @@ pub(super) struct Meta {
     pub(super) stamp: u64,
     pub(super) now: At,
     pub(super) audit: u64,
+    /// Names of records up to this one are in the index.
+    pub(super) indexed: u64,
 }
 
 /// Every statement of the writer, prepared once.
@@ -39,6 +48,10 @@ pub(super) struct Writes<'c> {
     update_if_rev: Statement<'c>,
     delete_record: Statement<'c>,
     find_record: Statement<'c>,
+    find_name: Statement<'c>,
+    index_name: Statement<'c>,
+    delete_name: Statement<'c>,
+    list_young_names: Statement<'c>,
     load_record: Statement<'c>,
     insert_outcome: Statement<'c>,
     delete_outcome: Statement<'c>,
@@ -56,6 +69,19 @@ pub(super) struct Writes<'c> {
     write_meta: Statement<'c>,
     /// Where stamps, instant and audit numbers stand in the open transaction.
     meta: Meta,
+    shared: Arc<Shared>,
+    names: Moves,
+}
+
+/// What the open transaction does with names.
+#[derive(Default)]
+struct Moves {
+    /// The stamp when it began.
+    stamp: u64,
+    /// Names that it adds to the young, with the ids that were there under them.
+    added: Vec<(Key, Option<i64>)>,
+    /// Names that it brings to the index.
+    slice: Slice,
 }
 
 /// What conditions and writes need to know of a record that is there.
@@ -78,7 +104,10 @@ struct Seen<'b> {
 
 impl<'c> Writes<'c> {
     /// Prepares every statement.
-    pub(super) fn prepare(connection: &'c Connection) -> rusqlite::Result<Self> {
+    pub(super) fn prepare(
+        connection: &'c Connection,
+        shared: Arc<Shared>,
+    ) -> rusqlite::Result<Self> {
         Ok(Self {
             insert_record: connection.prepare(sql::INSERT_RECORD)?,
             update_record: connection.prepare(sql::UPDATE_RECORD)?,
@@ -86,6 +115,10 @@ impl<'c> Writes<'c> {
             update_if_rev: connection.prepare(sql::UPDATE_IF_REV)?,
             delete_record: connection.prepare(sql::DELETE_RECORD)?,
             find_record: connection.prepare(sql::FIND_RECORD)?,
+            find_name: connection.prepare(sql::FIND_NAME)?,
+            index_name: connection.prepare(sql::INDEX_NAME)?,
+            delete_name: connection.prepare(sql::DELETE_NAME)?,
+            list_young_names: connection.prepare(sql::LIST_YOUNG_NAMES)?,
             load_record: connection.prepare(sql::LOAD_RECORD)?,
             insert_outcome: connection.prepare(sql::INSERT_OUTCOME)?,
             delete_outcome: connection.prepare(sql::DELETE_OUTCOME)?,
@@ -101,19 +134,50 @@ impl<'c> Writes<'c> {
             purge_tokens: connection.prepare(sql::PURGE_TOKENS)?,
             read_meta: connection.prepare(sql::READ_META)?,
             write_meta: connection.prepare(sql::WRITE_META)?,
-            meta: Meta { stamp: 0, now: At(0), audit: 0 },
+            meta: Meta { stamp: 0, now: At(0), audit: 0, indexed: 0 },
+            shared,
+            names: Moves::default(),
         })
     }
 
     /// Reads the numbers at the start of a transaction, once the write lock is held. The instant is
     /// never below the last one that was written.
-    pub(super) fn start(&mut self, now: impl FnOnce() -> At) -> rusqlite::Result<()> {
+    pub(super) fn start(&mut self) -> Result<(), Failure> {
         self.meta = self.read_meta.query_row([], |row| {
             let (stamp, audit) = (rows::number(row, 0)?, rows::number(row, 2)?);
-            Ok(Meta { stamp, now: At(rows::number(row, 1)?), audit })
+            Ok(Meta {
+                stamp,
+                now: At(rows::number(row, 1)?),
+                audit,
+                indexed: rows::number(row, 3)?,
+            })
         })?;
-        self.meta.now = rows::bounded(self.meta.now.max(now()));
+        self.tick();
+        self.names.stamp = self.meta.stamp;
+        if !self.shared.young.is_at(self.meta.indexed, self.meta.stamp) {
+            self.read_young()?;
+        }
         Ok(())
+    }
+
+    /// Reads the names of the young records from their rows: at the first transaction, and after
+    /// another process has written.
+    fn read_young(&mut self) -> Result<(), Failure> {
+        let mut names = HashMap::new();
+        let mut found = self.list_young_names.query([signed(self.meta.indexed)])?;
+        while let Some(row) = found.next()? {
+            // A damaged name is nobody's; whoever looks at its record by another way is told.
+            if let Ok(key) = rows::read_key(row, 1) {
+                names.insert(key, row.get(0)?);
+            }
+        }
+        self.shared.young.fill(self.meta.indexed, self.meta.stamp, names);
+        Ok(())
+    }
+
+    /// Moves the instant of the open transaction on: it may be open for as long as a sync takes.
+    pub(super) fn tick(&mut self) {
+        self.meta.now = rows::bounded(self.meta.now.max(self.shared.now()));
     }
 
     /// The instant of the open transaction.
@@ -121,11 +185,29 @@ impl<'c> Writes<'c> {
         self.meta.now
     }
 
-    /// Writes the numbers down, last of all.
+    /// Brings some names to the index and writes the numbers down, last of all.
     pub(super) fn finish(&mut self) -> rusqlite::Result<()> {
-        let Meta { stamp, now, audit } = self.meta;
-        self.write_meta.execute((signed(stamp), instant(now), signed(audit)))?;
+        let most = (NAMES_MOVED * self.names.added.len()).max(NAMES_MOVED);
+        self.names.slice = self.shared.young.next(most);
+        for id in &self.names.slice.ids {
+            self.index_name.execute([id])?;
+        }
+        self.meta.indexed = self.names.slice.indexed.unwrap_or(self.meta.indexed);
+        let Meta { stamp, now, audit, indexed } = self.meta;
+        self.write_meta.execute((signed(stamp), instant(now), signed(audit), signed(indexed)))?;
+        self.shared.young.reach(stamp);
         Ok(())
+    }
+
+    /// The transaction is committed.
+    pub(super) fn committed(&mut self) {
+        self.names.added.clear();
+        self.shared.young.arrived(&self.names.slice);
+    }
+
+    /// The transaction is rolled back.
+    pub(super) fn rolled_back(&mut self) {
+        self.shared.young.take_back(&mut self.names.added, self.names.stamp);
     }
 
     /// Applies one batch. Says whether it wrote anything.
@@ -148,7 +230,7 @@ impl<'c> Writes<'c> {
                 first = first.or(Some(stamps));
             } else if let Write::Delete(key) = write {
                 let there = self.row(key, &mut seen)?;
-                self.delete(there)?;
+                self.delete(key, there)?;
             } else {
                 self.write_aside(write, &mut seen)?;
             }
@@ -175,15 +257,22 @@ impl<'c> Writes<'c> {
         if !same_key || !rest.iter().all(rows::is_aside) {
             return Ok(None);
         }
+        let there = self.find(&draft.record.key)?;
         let stamp = self.meta.stamp + 1;
+        let statement = match (condition, there) {
+            (Condition::FenceIs(..), Some(_)) => &mut self.update_if_fence,
+            (Condition::RevIs(..), Some(_)) => &mut self.update_if_rev,
+            (Condition::FenceIs(..) | Condition::RevIs(..), None) | (_, Some(_)) => {
+                return Ok(None);
+            }
+            (_, None) => &mut self.insert_record,
+        };
         let mut record = draft.resolve(batch.token, self.meta.now, stamp);
         rows::bound_instants(&mut record);
-        let statement = match condition {
-            Condition::FenceIs(..) => &mut self.update_if_fence,
-            Condition::RevIs(..) => &mut self.update_if_rev,
-            _ => &mut self.insert_record,
-        };
-        bind_key(statement, &record.key)?;
+        match there {
+            Some(id) => statement.raw_bind_parameter(1, id)?,
+            None => bind_key(statement, &record.key)?,
+        }
         bind_record(statement, &record)?;
         bind_body(statement, 21, &draft.outcome, stamp)?;
         bind_body(statement, 22, &draft.payload, stamp)?;
@@ -196,6 +285,9 @@ impl<'c> Writes<'c> {
             return Ok(None);
         }
         self.meta.stamp = stamp;
+        if there.is_none() {
+            self.add_name(&record.key, stamp);
+        }
         self.insert_bodies(draft, stamp)?;
         let mut seen = Seen::default();
         for write in rest {
@@ -280,6 +372,9 @@ impl<'c> Writes<'c> {
             }
         }
         statement.raw_execute()?;
+        if there.is_none() {
+            self.add_name(&record.key, stamp);
+        }
         let dropped = |body: &Body, old: Option<i64>| old.filter(|_| *body != Body::Keep);
         let [(_, outcome, old_outcome), (_, payload, old_payload)] = bodies;
         self.delete_bodies(dropped(outcome, old_outcome), dropped(payload, old_payload))?;
@@ -287,8 +382,17 @@ impl<'c> Writes<'c> {
         Ok((record.rev, record.fence))
     }
 
-    fn delete(&mut self, there: Option<Row>) -> Result<(), Failure> {
+    /// Remembers where a new record is. Its name comes to the index later.
+    fn add_name(&mut self, key: &Key, stamp: u64) {
+        let before = self.shared.young.insert(key, signed(stamp));
+        self.names.added.push((key.clone(), before));
+    }
+
+    fn delete(&mut self, key: &Key, there: Option<Row>) -> Result<(), Failure> {
         let Some(row) = there else { return Ok(()) };
+        bind_key(&mut self.delete_name, key)?;
+        self.delete_name.raw_bind_parameter(4, row.id)?;
+        self.delete_name.raw_execute()?;
         self.delete_record.execute([row.id])?;
         self.delete_bodies(row.outcome_id, row.payload_id)
     }
@@ -387,21 +491,35 @@ impl<'c> Writes<'c> {
         if let Some((_, row)) = seen.records.iter().find(|(other, _)| *other == key) {
             return Ok(*row);
         }
-        bind_key(&mut self.find_record, key)?;
-        let mut found = self.find_record.raw_query();
-        let row = match found.next()? {
+        let row = match self.find(key)? {
+            Some(id) => self.row_at(id)?,
             None => None,
-            Some(row) => Some(Row {
-                id: row.get(0)?,
-                rev: Rev(rows::number(row, 1)?),
-                fence: row.get::<_, Option<i64>>(2)?.map(|fence| Fence(fence.cast_unsigned())),
-                token: Token(u128::from_be_bytes(row.get(3)?)),
-                outcome_id: row.get(4)?,
-                payload_id: row.get(5)?,
-            }),
         };
         seen.records.push((key, row));
         Ok(row)
+    }
+
+    fn row_at(&mut self, id: i64) -> Result<Option<Row>, Failure> {
+        let mut found = self.find_record.query([id])?;
+        let Some(row) = found.next()? else { return Ok(None) };
+        Ok(Some(Row {
+            id: row.get(0)?,
+            rev: Rev(rows::number(row, 1)?),
+            fence: row.get::<_, Option<i64>>(2)?.map(|fence| Fence(fence.cast_unsigned())),
+            token: Token(u128::from_be_bytes(row.get(3)?)),
+            outcome_id: row.get(4)?,
+            payload_id: row.get(5)?,
+        }))
+    }
+
+    /// Where a record is. The row of a young one may have been deleted.
+    fn find(&mut self, key: &Key) -> Result<Option<i64>, Failure> {
+        if let Some(id) = self.shared.young.get(key) {
+            return Ok(Some(id));
+        }
+        bind_key(&mut self.find_name, key)?;
+        let mut found = self.find_name.raw_query();
+        Ok(found.next()?.map(|row| row.get(0)).transpose()?)
     }
 
     fn mark<'b>(
@@ -420,8 +538,8 @@ impl<'c> Writes<'c> {
     }
 
     fn load(&mut self, key: &Key) -> Result<Option<Stored>, Failure> {
-        bind_key(&mut self.load_record, key)?;
-        let mut found = self.load_record.raw_query();
+        let Some(id) = self.find(key)? else { return Ok(None) };
+        let mut found = self.load_record.query((id, key.name_column()))?;
         match found.next()? {
             None => Ok(None),
             Some(row) => Ok(Some(rows::read_stored(row, key)?.0)),

@@ -12,10 +12,10 @@ use std::time::Duration;
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 
-/// Pages in the log from which on the thread copies: 16 MiB.
-const COPY_FROM_PAGES: u32 = 4_096;
+/// Pages in the log from which on the thread copies: 64 MiB.
+const COPY_FROM_PAGES: u32 = 16_384;
 /// Pages left uncopied that the writer finishes by itself: a few milliseconds.
-const FINISH_PAGES: u32 = 1_024;
+const FINISH_PAGES: u32 = 256;
 /// Pages in the log at which the writer copies whatever is there: 256 MiB.
 const BOUND_PAGES: u32 = 65_536;
 /// How long the writer waits for readers to leave the log: many times what a read takes.

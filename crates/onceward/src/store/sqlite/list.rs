@@ -17,7 +17,12 @@ use super::rows::{self, instant, kind_code, state_code};
 use super::sql;
 
 /// Lists what is asked for.
-pub(super) fn list(connection: &Connection, now: At, ask: &Ask) -> Result<Page, Failure> {
+pub(super) fn list(
+    connection: &Connection,
+    now: At,
+    indexed: i64,
+    ask: &Ask,
+) -> Result<Page, Failure> {
     let Ask { what, after, limit } = ask;
     let after = after.as_ref().map(|cursor| cursor.0.as_str());
     // One more than asked for; SQLite counts in signed numbers.
@@ -25,7 +30,7 @@ pub(super) fn list(connection: &Connection, now: At, ask: &Ask) -> Result<Page, 
     let (items, next) = match what {
         List::Records { tenant, scope, state } => {
             let after = after.map(Key::parse).transpose().map_err(|_| StoreError::bad_cursor())?;
-            let wanted = Wanted { scope: scope.as_deref(), state: *state, most };
+            let wanted = Wanted { scope: scope.as_deref(), state: *state, most, indexed };
             let found = match tenant {
                 Some(tenant) => records_of_tenant(connection, tenant, after.as_ref(), &wanted)?,
                 None => all_records(connection, after.as_ref(), &wanted)?,
@@ -59,6 +64,8 @@ struct Wanted<'a> {
     scope: Option<&'a str>,
     state: Option<State>,
     most: usize,
+    /// Records behind this one are young: not in the index of names.
+    indexed: i64,
 }
 
 fn all_records(
@@ -66,12 +73,27 @@ fn all_records(
     after: Option<&Key>,
     wanted: &Wanted<'_>,
 ) -> Result<Vec<Record>, Failure> {
-    let mut select = connection.prepare_cached(sql::LIST_RECORDS)?;
     let (tenant, kind, name) = place_columns(after);
     let scope = wanted.scope.map(|scope| format!("{scope}:"));
     let state = wanted.state.map(state_code);
-    let found = select.query((tenant, kind, name, state, scope, signed(wanted.most)))?;
-    collect(found)
+    let most = signed(wanted.most);
+    let mut select = connection.prepare_cached(sql::LIST_RECORDS)?;
+    let named = collect(select.query((tenant, kind, name, state, &scope, most))?)?;
+    let mut select = connection.prepare_cached(sql::LIST_YOUNG)?;
+    let young = select.query((tenant, kind, name, state, &scope, most, wanted.indexed))?;
+    Ok(merge(named, collect(young)?, wanted.most))
+}
+
+/// The first of two lists in the order of keys. A record that is in both is on its way from the one
+/// to the other.
+fn merge(mut named: Vec<Record>, mut young: Vec<Record>, most: usize) -> Vec<Record> {
+    if !young.is_empty() {
+        named.append(&mut young);
+        named.sort_by(|one, other| one.key.cmp(&other.key));
+        named.dedup_by(|one, other| one.key == other.key);
+        named.truncate(most);
+    }
+    named
 }
 
 /// Walks the kinds one after the other: within each, a range of names is a range of the index.
@@ -82,6 +104,7 @@ fn records_of_tenant(
     wanted: &Wanted<'_>,
 ) -> Result<Vec<Record>, Failure> {
     let mut select = connection.prepare_cached(sql::LIST_RECORDS_OF_TENANT)?;
+    let mut select_young = connection.prepare_cached(sql::LIST_YOUNG_OF_TENANT)?;
     let mut records = Vec::new();
     if after.is_some_and(|after| after.tenant_column() > tenant) {
         return Ok(records);
@@ -102,9 +125,12 @@ fn records_of_tenant(
         if let Some(after) = after.filter(|after| after.kind() == kind) {
             start = start.max(just_after(after.name_column()));
         }
-        let left = signed(wanted.most - records.len());
-        let found = select.query((tenant, kind_code(kind), start, end, state, left))?;
-        records.append(&mut collect(found)?);
+        let left = wanted.most - records.len();
+        let (kind, most) = (kind_code(kind), signed(left));
+        let named = collect(select.query((tenant, kind, &start, &end, state, most))?)?;
+        let young = (tenant, kind, &start, &end, state, most, wanted.indexed);
+        let young = collect(select_young.query(young)?)?;
+        records.append(&mut merge(named, young, left));
     }
     Ok(records)
 }

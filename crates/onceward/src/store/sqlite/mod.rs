@@ -16,6 +16,7 @@ mod rows;
 mod sql;
 mod sync;
 mod writer;
+mod young;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,10 @@ use super::{
     Capabilities, Committed, Cursor, Durability, List, Loaded, Page, Read, Store, StoreError,
     StoreFuture,
 };
+
+/// Groups under way at once: the writer takes what comes while the disk is busy into its open
+/// transaction, so a caller need not wait for somebody else's answer.
+const LANES: usize = 8;
 
 /// What survives a power loss, as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -95,6 +100,7 @@ struct Shared {
     floor: AtomicU64,
     closed: AtomicBool,
     sync: sync::Sync,
+    young: young::Young,
 }
 
 impl Shared {
@@ -178,7 +184,8 @@ impl SqliteStore {
         })?;
         let (sender, inbox) = channel();
         let shared = store.shared.clone();
-        let writer = writer::Writer::new(path.to_path_buf(), shared.clone(), log, inbox);
+        let writer =
+            writer::Writer::new(path.to_path_buf(), shared.clone(), log, (sender.clone(), inbox));
         shared.sync.join();
         store.spawn("onceward-sqlite-writer".into(), ended.clone(), move || {
             writer.run(connection);
@@ -209,6 +216,7 @@ impl SqliteStore {
             floor: AtomicU64::new(floor.0),
             closed: AtomicBool::new(false),
             sync: sync::Sync::default(),
+            young: young::Young::default(),
         };
         Self {
             path: path.to_path_buf(),
@@ -297,7 +305,7 @@ impl Store for SqliteStore {
             name: "sqlite",
             clock: true,
             group_max: writer::GROUP_MAX,
-            lanes: 2,
+            lanes: LANES,
             watch: false,
             lists_are_current: true,
             durability: self.durability.clone(),

@@ -7,7 +7,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use onceward_core::Bytes;
 use onceward_core::key::Key;
+use onceward_core::record::Stored;
 use rusqlite::{Connection, Statement};
 use tokio::sync::oneshot;
 
@@ -132,7 +134,10 @@ struct Reads<'c> {
     connection: &'c Connection,
     begin: Statement<'c>,
     end: Statement<'c>,
+    read_meta: Statement<'c>,
     load_record: Statement<'c>,
+    load_named: Statement<'c>,
+    find_young: Statement<'c>,
     load_payload: Statement<'c>,
     find_mark: Statement<'c>,
 }
@@ -143,7 +148,10 @@ impl<'c> Reads<'c> {
             connection,
             begin: connection.prepare("BEGIN")?,
             end: connection.prepare("COMMIT")?,
+            read_meta: connection.prepare(sql::READ_META)?,
             load_record: connection.prepare(sql::LOAD_RECORD)?,
+            load_named: connection.prepare(sql::LOAD_NAMED)?,
+            find_young: connection.prepare(sql::FIND_YOUNG)?,
             load_payload: connection.prepare(sql::LOAD_PAYLOAD)?,
             find_mark: connection.prepare(sql::FIND_MARK)?,
         })
@@ -157,33 +165,49 @@ impl<'c> Reads<'c> {
         shared: &Shared,
     ) -> rusqlite::Result<u64> {
         self.begin.raw_execute()?;
-        let mut seen = None;
+        let snapshot = self.snapshot(shared)?;
+        // The snapshot is taken; what is begun later is not in it.
+        let seen = shared.sync.seen();
         for call in calls.drain(..) {
             ready.push(match call {
-                Call::Load { reads, reply } => Answer::Load((reply, self.load(&reads, shared))),
+                Call::Load { reads, reply } => Answer::Load((reply, self.load(&reads, &snapshot))),
                 Call::List { ask, reply } => {
                     let now = shared.now();
-                    let page = list::list(self.connection, now, &ask);
+                    let page = list::list(self.connection, now, snapshot.indexed, &ask);
                     Answer::List((reply, page.map_err(Failure::into_store_error)))
                 }
             });
-            // The first read has taken the snapshot; what is begun later is not in it.
-            seen.get_or_insert_with(|| shared.sync.seen());
         }
         self.end.raw_execute()?;
-        Ok(seen.unwrap_or_default())
+        Ok(seen)
     }
 
-    fn load(&mut self, reads: &[Read], shared: &Shared) -> Result<Loaded, StoreError> {
-        let facts = reads.iter().map(|read| self.fact(read)).collect::<Result<_, _>>();
+    /// Takes the snapshot, by its first read.
+    fn snapshot<'s>(&mut self, shared: &'s Shared) -> rusqlite::Result<Snapshot<'s>> {
+        let (stamp, indexed) = self
+            .read_meta
+            .query_row([], |row| Ok((rows::number(row, 0)?, rows::number(row, 3)?)))?;
+        let covered = shared.young.covers(indexed, stamp);
+        Ok(Snapshot { shared, indexed: rows::signed(indexed), covered })
+    }
+
+    fn load(&mut self, reads: &[Read], snapshot: &Snapshot<'_>) -> Result<Loaded, StoreError> {
+        let facts = reads.iter().map(|read| self.fact(read, snapshot)).collect::<Result<_, _>>();
         let facts = facts.map_err(Failure::into_store_error)?;
         // Read after the snapshot was taken, so that no fact lies ahead of it.
-        Ok(Loaded { now: shared.now(), facts })
+        Ok(Loaded { now: snapshot.shared.now(), facts })
     }
 
-    fn fact(&mut self, read: &Read) -> Result<Fact, Failure> {
+    fn fact(&mut self, read: &Read, snapshot: &Snapshot<'_>) -> Result<Fact, Failure> {
         match read {
-            Read::Record { key, payload } => Ok(Fact::Record(self.record(key, *payload)?)),
+            Read::Record { key, payload } => {
+                let Some((stored, payload_id)) = self.record(key, snapshot)? else {
+                    return Ok(Fact::Record(None));
+                };
+                let payload_id = payload_id.filter(|_| *payload);
+                let payload = payload_id.map(|id| self.payload(key, id)).transpose()?;
+                Ok(Fact::Record(Some(Found { stored, payload })))
+            }
             Read::Mark(subject) => {
                 let columns = [subject.tenant_column(), subject.name_column()];
                 let mut found = self.find_mark.query(columns)?;
@@ -193,22 +217,64 @@ impl<'c> Reads<'c> {
         }
     }
 
-    fn record(&mut self, key: &Key, payload: bool) -> Result<Option<Found>, Failure> {
-        bind_key(&mut self.load_record, key)?;
-        let mut found = self.load_record.raw_query();
-        let Some(row) = found.next()? else { return Ok(None) };
-        let (stored, payload_id) = rows::read_stored(row, key)?;
-        let mut loaded = Found { stored, payload: None };
-        if let Some(id) = payload_id.filter(|_| payload) {
-            let mut found = self.load_payload.query([id])?;
-            let Some(row) = found.next()? else {
-                let what = format!("the payload of {} is missing", key.hash_hex());
-                return Err(Failure::Corrupt(what));
-            };
-            loaded.payload = Some(rows::read_payload(row, key)?);
+    /// A record and where its payload is. By memory, if that covers the snapshot; by the index; and
+    /// at last by a look through the young rows, which is right for every snapshot.
+    fn record(
+        &mut self,
+        key: &Key,
+        snapshot: &Snapshot<'_>,
+    ) -> Result<Option<(Stored, Option<i64>)>, Failure> {
+        let young = snapshot.covered.then(|| snapshot.shared.young.get(key));
+        if let Some(Some(id)) = young
+            && let Some(found) = self.record_at(key, id)?
+        {
+            return Ok(Some(found));
         }
-        Ok(Some(loaded))
+        if !matches!(young, Some(Some(_))) {
+            bind_key(&mut self.load_named, key)?;
+            let mut found = self.load_named.raw_query();
+            if let Some(row) = found.next()? {
+                return rows::read_stored(row, key).map(Some);
+            }
+        }
+        if matches!(young, Some(None)) {
+            return Ok(None);
+        }
+        match self.young_id(key, snapshot)? {
+            Some(id) => self.record_at(key, id),
+            None => Ok(None),
+        }
     }
+
+    fn record_at(&mut self, key: &Key, id: i64) -> Result<Option<(Stored, Option<i64>)>, Failure> {
+        let mut found = self.load_record.query((id, key.name_column()))?;
+        found.next()?.map(|row| rows::read_stored(row, key)).transpose()
+    }
+
+    fn young_id(&mut self, key: &Key, snapshot: &Snapshot<'_>) -> Result<Option<i64>, Failure> {
+        bind_key(&mut self.find_young, key)?;
+        self.find_young.raw_bind_parameter(4, snapshot.indexed)?;
+        let mut found = self.find_young.raw_query();
+        Ok(found.next()?.map(|row| row.get(0)).transpose()?)
+    }
+
+    fn payload(&mut self, key: &Key, id: i64) -> Result<Bytes, Failure> {
+        let mut found = self.load_payload.query([id])?;
+        let Some(row) = found.next()? else {
+            let what = format!("the payload of {} is missing", key.hash_hex());
+            return Err(Failure::Corrupt(what));
+        };
+        rows::read_payload(row, key)
+    }
+}
+
+/// What is read at once.
+struct Snapshot<'s> {
+    shared: &'s Shared,
+    /// Names of records up to this one are in the index.
+    indexed: i64,
+    /// Whether the others are in memory.
+    covered: bool,
 }
 
 impl Call {

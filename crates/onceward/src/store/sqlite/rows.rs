@@ -128,11 +128,14 @@ pub(super) fn read_record(row: &Row<'_>, key: Key) -> Result<Record, Failure> {
 
 /// Reads a listed record with its key.
 pub(super) fn read_listed(row: &Row<'_>) -> Result<Record, Failure> {
-    let kind = *at_code(&Kind::ALL, row.get(AFTER_RECORD + 1)?).ok_or(CodecError("kind"))?;
-    let tenant = text(row, AFTER_RECORD)?;
-    let name = text(row, AFTER_RECORD + 2)?;
-    let key = Key::from_columns(tenant, kind, name).map_err(|_| CodecError("key"))?;
-    read_record(row, key)
+    read_record(row, read_key(row, AFTER_RECORD)?)
+}
+
+/// Reads a key from the columns that start at `first`.
+pub(super) fn read_key(row: &Row<'_>, first: usize) -> Result<Key, Failure> {
+    let kind = *at_code(&Kind::ALL, row.get(first + 1)?).ok_or(CodecError("kind"))?;
+    let (tenant, name) = (text(row, first)?, text(row, first + 2)?);
+    Ok(Key::from_columns(tenant, kind, name).map_err(|_| CodecError("key"))?)
 }
 
 /// Reads a loaded record with its outcome, checks both, and tells where its payload is.

@@ -8,11 +8,13 @@
 
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
 use super::super::{Committed, Loaded, Page, StoreError};
+use super::writer::Message;
 
 type Reply<T> = (oneshot::Sender<Result<T, StoreError>>, Result<T, StoreError>);
 
@@ -42,6 +44,10 @@ struct Held {
     answers: Vec<(u64, Answer)>,
     /// Threads that may still hand in answers.
     producers: usize,
+    /// Whether the log is being synced.
+    syncing: bool,
+    /// Whom to tell when that ends.
+    waiting: Option<Sender<Message>>,
     /// Why nothing can be made durable any more.
     broken: Option<String>,
 }
@@ -78,6 +84,17 @@ impl Sync {
         self.filled.notify_one();
     }
 
+    /// Whether a further commit would only wait for the disk: then its writer may as well gather
+    /// more for it, and is told ([`Message::Synced`]) when the disk is free.
+    pub(super) fn is_busy(&self, writer: &Sender<Message>) -> bool {
+        let mut held = self.locked();
+        let busy = held.broken.is_none() && (held.syncing || !held.answers.is_empty());
+        if busy && held.waiting.is_none() {
+            held.waiting = Some(writer.clone());
+        }
+        busy
+    }
+
     /// Why nothing can be committed any more, if so.
     pub(super) fn broken(&self) -> Option<String> {
         self.locked().broken.clone()
@@ -105,6 +122,7 @@ impl Sync {
                 Err(error) => self.locked().broken = Some(error.to_string()),
             }
             let broken = self.broken();
+            self.synced();
             let mut early = Vec::new();
             for (commit, answer) in answers.drain(..) {
                 match &broken {
@@ -118,6 +136,15 @@ impl Sync {
         }
     }
 
+    fn synced(&self) {
+        let mut held = self.locked();
+        held.syncing = false;
+        if let Some(writer) = held.waiting.take() {
+            // A writer that is gone has nothing left to commit.
+            let _ = writer.send(Message::Synced);
+        }
+    }
+
     /// Waits until an answer can be told. False when none can come any more.
     fn take(&self, answers: &mut Vec<(u64, Answer)>) -> bool {
         let mut held = self.locked();
@@ -125,6 +152,7 @@ impl Sync {
             let written = self.written.load(Ordering::Acquire);
             if held.answers.iter().any(|(commit, _)| *commit <= written) {
                 answers.append(&mut held.answers);
+                held.syncing = true;
                 return true;
             }
             if held.producers == 0 {

@@ -9,7 +9,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 
 use onceward_core::batch::{Answer, Batch};
 use rusqlite::{Connection, Statement};
@@ -19,6 +19,7 @@ use super::super::{Committed, StoreError};
 use super::apply::Writes;
 use super::checkpoint::Log;
 use super::failure::Failure;
+use super::sync::Sync;
 use super::{Shared, open, sync};
 
 /// Most batches in one transaction: further groups wait for the next.
@@ -33,6 +34,8 @@ pub(super) struct Call {
 /// What the writer is told.
 pub(super) enum Message {
     Commit(Call),
+    /// The log has been synced; said when the writer asked for it.
+    Synced,
     Stop,
 }
 
@@ -41,7 +44,14 @@ pub(super) struct Writer {
     path: PathBuf,
     shared: Arc<Shared>,
     log: Arc<Log>,
-    inbox: Receiver<Message>,
+    inbox: Inbox,
+}
+
+/// Calls that wait.
+struct Inbox {
+    messages: Receiver<Message>,
+    /// Where whoever syncs the log tells that it has.
+    own: Sender<Message>,
     stopped: bool,
 }
 
@@ -70,16 +80,17 @@ impl Writer {
         path: PathBuf,
         shared: Arc<Shared>,
         log: Arc<Log>,
-        inbox: Receiver<Message>,
+        (own, messages): (Sender<Message>, Receiver<Message>),
     ) -> Self {
-        Self { path, shared, log, inbox, stopped: false }
+        let inbox = Inbox { messages, own, stopped: false };
+        Self { path, shared, log, inbox }
     }
 
     /// Serves until it is told to stop. Opens the connection anew after errors that may have
     /// left it in doubt; while that fails, calls are answered with the reason.
     pub(super) fn run(mut self, first: Connection) {
         let mut connection = Some(first);
-        while let Some(calls) = self.gather() {
+        while let Some(calls) = self.inbox.gather() {
             if let Some(why) = self.shared.sync.broken() {
                 fail_all(calls, &format!("the log could not be synced: {why}"));
                 continue;
@@ -94,7 +105,7 @@ impl Writer {
             }
         }
         // Calls that came after the word to stop.
-        while let Ok(message) = self.inbox.try_recv() {
+        while let Ok(message) = self.inbox.messages.try_recv() {
             if let Message::Commit(call) = message {
                 fail_all(vec![call], &"the store is closed");
             }
@@ -108,32 +119,6 @@ impl Writer {
         Ok(connection)
     }
 
-    /// Waits for a call and takes whatever else waits, up to a transaction's worth.
-    fn gather(&mut self) -> Option<Vec<Call>> {
-        if self.stopped {
-            return None;
-        }
-        let mut calls = match self.inbox.recv() {
-            Ok(Message::Commit(call)) => vec![call],
-            Ok(Message::Stop) | Err(_) => return None,
-        };
-        let mut batches = calls[0].group.len();
-        while batches < GROUP_MAX {
-            match self.inbox.try_recv() {
-                Ok(Message::Commit(call)) => {
-                    batches += call.group.len();
-                    calls.push(call);
-                }
-                Ok(Message::Stop) => {
-                    self.stopped = true;
-                    break;
-                }
-                Err(_) => break,
-            }
-        }
-        Some(calls)
-    }
-
     /// Applies calls on one connection until told to stop (true) or until it is in doubt (false).
     fn serve(&mut self, connection: &Connection, first: Vec<Call>) -> bool {
         let mut session = match Session::new(connection, self.shared.clone()) {
@@ -145,15 +130,54 @@ impl Writer {
         };
         let mut next = Some(first);
         while let Some(calls) = next {
-            session.answer(calls);
+            session.answer(calls, &mut self.inbox);
             let tended = self.log.tend(connection);
             if session.in_doubt || tended.is_err() || self.shared.sync.broken().is_some() {
                 return false;
             }
-            next = self.gather();
+            next = self.inbox.gather();
         }
-        self.stopped = true;
+        self.inbox.stopped = true;
         true
+    }
+}
+
+impl Inbox {
+    /// Waits for a call and takes whatever else waits, up to a transaction's worth.
+    fn gather(&mut self) -> Option<Vec<Call>> {
+        let mut calls = Vec::new();
+        while !self.stopped && calls.is_empty() {
+            match self.messages.recv() {
+                Ok(Message::Commit(call)) => calls.push(call),
+                Ok(Message::Synced) => {}
+                Ok(Message::Stop) | Err(_) => self.stopped = true,
+            }
+        }
+        let mut batches = calls.first()?.group.len();
+        while !self.stopped && batches < GROUP_MAX {
+            match self.messages.try_recv() {
+                Ok(Message::Commit(call)) => {
+                    batches += call.group.len();
+                    calls.push(call);
+                }
+                Ok(Message::Synced) => {}
+                Ok(Message::Stop) => self.stopped = true,
+                Err(_) => break,
+            }
+        }
+        Some(calls)
+    }
+
+    /// A further call for the open transaction, as long as its commit would only wait for the disk.
+    fn more(&mut self, sync: &Sync) -> Option<Call> {
+        while !self.stopped && sync.is_busy(&self.own) {
+            match self.messages.recv() {
+                Ok(Message::Commit(call)) => return Some(call),
+                Ok(Message::Synced) => {}
+                Ok(Message::Stop) | Err(_) => self.stopped = true,
+            }
+        }
+        None
     }
 }
 
@@ -180,21 +204,21 @@ impl<'c> Session<'c> {
     fn new(connection: &'c Connection, shared: Arc<Shared>) -> rusqlite::Result<Self> {
         Ok(Self {
             connection,
-            shared,
             // The write lock is taken at once, so that everything below is read under it.
             begin: connection.prepare("BEGIN IMMEDIATE")?,
             commit: connection.prepare("COMMIT")?,
             rollback: connection.prepare("ROLLBACK")?,
-            writes: Writes::prepare(connection)?,
+            writes: Writes::prepare(connection, shared.clone())?,
+            shared,
             in_doubt: false,
         })
     }
 
     /// Applies the groups of all calls in one transaction and answers each.
-    fn answer(&mut self, calls: Vec<Call>) {
+    fn answer(&mut self, mut calls: Vec<Call>, inbox: &mut Inbox) {
+        let transacted = self.transact(|session| session.gather_and_apply(&mut calls, inbox));
         let alone = matches!(&calls[..], [call] if call.group.len() <= 1);
-        let batches = calls.iter().flat_map(|call| &call.group);
-        match self.transact(batches.map(|batch| &**batch)) {
+        match transacted {
             Ok(answers) => {
                 let mut answers = answers.into_iter();
                 let told = calls.into_iter().map(|call| {
@@ -205,7 +229,7 @@ impl<'c> Session<'c> {
             }
             Err(Failed::Before(_)) if !alone && !self.in_doubt => {
                 for call in calls {
-                    let answer = self.apply_one_by_one(&call.group);
+                    let answer = self.apply_one_by_one(&call);
                     let told = sync::Answer::Commit((call.reply, answer));
                     self.shared.sync.tell(self.shared.sync.seen(), [told].into_iter());
                 }
@@ -219,12 +243,12 @@ impl<'c> Session<'c> {
         }
     }
 
-    fn apply_one_by_one(&mut self, group: &[Arc<Batch>]) -> Result<Committed, StoreError> {
-        let mut answers = Vec::with_capacity(group.len());
+    fn apply_one_by_one(&mut self, call: &Call) -> Result<Committed, StoreError> {
+        let mut answers = Vec::with_capacity(call.group.len());
         let mut first_error = None;
         let mut applied = 0;
-        for batch in group {
-            match self.transact([&**batch].into_iter()) {
+        for batch in &call.group {
+            match self.transact(|session| session.apply_all(std::slice::from_ref(batch))) {
                 Ok(mut answer) => {
                     applied += 1;
                     answers.append(&mut answer);
@@ -242,17 +266,48 @@ impl<'c> Session<'c> {
         }
     }
 
-    /// One transaction. Its answers may be told once the commit is durable.
-    fn transact<'b>(
+    /// Applies what waits, and what comes while the disk is busy anyway.
+    fn gather_and_apply(
         &mut self,
-        batches: impl Iterator<Item = &'b Batch>,
+        calls: &mut Vec<Call>,
+        inbox: &mut Inbox,
+    ) -> Result<(Vec<Answer>, bool), Failure> {
+        let (mut answers, mut any_written) = (Vec::new(), false);
+        let mut applied = 0;
+        loop {
+            for call in &calls[applied..] {
+                let (mut more, written) = self.apply_all(&call.group)?;
+                answers.append(&mut more);
+                any_written |= written;
+            }
+            applied = calls.len();
+            if !any_written || answers.len() >= GROUP_MAX {
+                break;
+            }
+            let Some(call) = inbox.more(&self.shared.sync) else { break };
+            calls.push(call);
+        }
+        Ok((answers, any_written))
+    }
+
+    /// One transaction. Its answers may be told once the commit is durable.
+    fn transact(
+        &mut self,
+        apply: impl FnOnce(&mut Self) -> Result<(Vec<Answer>, bool), Failure>,
     ) -> Result<Vec<Answer>, Failed> {
         if let Err(error) = self.begin.raw_execute() {
             let failure = Failure::from(error);
             self.in_doubt |= failure.spoils_connection();
             return Err(Failed::ToBegin(failure));
         }
-        match self.apply_all(batches) {
+        let applied = self.writes.start().and_then(|()| {
+            let (answers, any_written) = apply(self)?;
+            if any_written {
+                self.writes.finish()?;
+            }
+            Ok((answers, any_written))
+        });
+        match applied {
             Ok((answers, true)) => {
                 let commit = self.shared.sync.begin();
                 let committed = self.commit.raw_execute();
@@ -262,6 +317,7 @@ impl<'c> Session<'c> {
                     self.roll_back();
                     return Err(Failed::AtCommit(error));
                 }
+                self.writes.committed();
                 self.shared.saw(self.writes.now());
                 Ok(answers)
             }
@@ -277,26 +333,20 @@ impl<'c> Session<'c> {
         }
     }
 
-    fn apply_all<'b>(
-        &mut self,
-        batches: impl Iterator<Item = &'b Batch>,
-    ) -> Result<(Vec<Answer>, bool), Failure> {
-        let shared = &self.shared;
-        self.writes.start(|| shared.now())?;
-        let mut answers = Vec::new();
+    fn apply_all(&mut self, group: &[Arc<Batch>]) -> Result<(Vec<Answer>, bool), Failure> {
+        self.writes.tick();
+        let mut answers = Vec::with_capacity(group.len());
         let mut any_written = false;
-        for batch in batches {
+        for batch in group {
             let (answer, written) = self.writes.apply(batch)?;
             any_written |= written;
             answers.push(answer);
-        }
-        if any_written {
-            self.writes.finish()?;
         }
         Ok((answers, any_written))
     }
 
     fn roll_back(&mut self) {
+        self.writes.rolled_back();
         // Some errors roll back by themselves; then there is nothing to do.
         if !self.connection.is_autocommit() && self.rollback.raw_execute().is_err() {
             self.in_doubt = true;

@@ -1,8 +1,8 @@
 -- Tables by temperature: what every commit touches is small, what is only replayed lies apart.
 -- Numbers are the words' places in the enums (kind, state), so that their order is the keys' order.
 
--- One row per key. Rows are appended and updated in place by id; the names lie in the UNIQUE index,
--- which a first claim touches once. A record that was changed behind our back fails its seal (rest).
+-- One row per key, numbered by the stamp of the write that made it: appended, updated in place by id.
+-- A record that was changed behind our back fails its seal (rest).
 CREATE TABLE records (
     id          INTEGER PRIMARY KEY,
     tenant      TEXT    NOT NULL,
@@ -27,9 +27,19 @@ CREATE TABLE records (
     -- The queue, as long as the record is a job that may be taken at due_at.
     queue       TEXT,
     outcome_id  INTEGER,
-    payload_id  INTEGER,
-    UNIQUE (tenant, kind, name)
+    payload_id  INTEGER
 ) STRICT;
+
+-- The names of the records up to meta.indexed. Written by the writer in the order of the names, many
+-- at a time: names come in no order, and a page per first claim would be most of what is written.
+-- The younger ones are the names in the rows behind meta.indexed.
+CREATE TABLE names (
+    tenant TEXT    NOT NULL,
+    kind   INTEGER NOT NULL,
+    name   TEXT    NOT NULL,
+    id     INTEGER NOT NULL,
+    PRIMARY KEY (tenant, kind, name)
+) STRICT, WITHOUT ROWID;
 
 CREATE INDEX records_sweep ON records (sweep_at) WHERE sweep_at IS NOT NULL;
 CREATE INDEX records_due ON records (queue, priority DESC, due_at) WHERE queue IS NOT NULL;
@@ -86,12 +96,14 @@ CREATE TABLE tokens (
     at    INTEGER NOT NULL
 ) STRICT;
 
--- The numbers that only rise: the last stamp, the last instant, the last audit entry.
+-- The numbers that only rise: the last stamp, the last instant, the last audit entry, and the last
+-- record whose name and those of all before it are in names.
 CREATE TABLE meta (
-    id    INTEGER PRIMARY KEY CHECK (id = 1),
-    stamp INTEGER NOT NULL,
-    now   INTEGER NOT NULL,
-    audit INTEGER NOT NULL
+    id      INTEGER PRIMARY KEY CHECK (id = 1),
+    stamp   INTEGER NOT NULL,
+    now     INTEGER NOT NULL,
+    audit   INTEGER NOT NULL,
+    indexed INTEGER NOT NULL
 ) STRICT;
 
-INSERT INTO meta (id, stamp, now, audit) VALUES (1, 0, 0, 0);
+INSERT INTO meta (id, stamp, now, audit, indexed) VALUES (1, 0, 0, 0, 0);

@@ -1,3 +1,3 @@
 -- What conditions are checked against, before the first write of a batch.
 SELECT id, rev, fence, token, outcome_id, payload_id
-FROM records WHERE tenant = ?1 AND kind = ?2 AND name = ?3
+FROM records WHERE id = ?1

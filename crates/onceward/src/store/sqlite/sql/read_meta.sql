@@ -1,2 +1,2 @@
 -- Read after the write lock was taken: stamps drawn from here are above all that were drawn before.
-SELECT stamp, now, audit FROM meta WHERE id = 1
+SELECT stamp, now, audit, indexed FROM meta WHERE id = 1

@@ -5,5 +5,5 @@ UPDATE records SET
     attempt = ?10, priority = ?11, created_at = ?12, updated_at = ?13, due_at = ?14,
     expires_at = ?15, sweep_at = ?16, outcome = ?17, has_payload = ?18, rest = ?19, queue = ?20,
     outcome_id = iif(?24, outcome_id, ?21), payload_id = iif(?25, payload_id, ?22)
-WHERE tenant = ?1 AND kind = ?2 AND name = ?3 AND fence = ?23 AND token <> ?8
+WHERE id = ?1 AND fence = ?23 AND token <> ?8
     AND (?24 OR outcome_id IS NULL) AND (?25 OR payload_id IS NULL)

@@ -1,1 +1,1 @@
-UPDATE meta SET stamp = ?1, now = ?2, audit = ?3 WHERE id = 1
+UPDATE meta SET stamp = ?1, now = ?2, audit = ?3, indexed = ?4 WHERE id = 1

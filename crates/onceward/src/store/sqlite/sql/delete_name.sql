@@ -1,0 +1,1 @@
+DELETE FROM names WHERE tenant = ?1 AND kind = ?2 AND name = ?3 AND id = ?4
