@@ -22,9 +22,12 @@ use tower_service::Service;
 use super::admit::{Admitted, Brought, admit, brought};
 use super::body::{Body, BoxError, Buffered, Resumed, buffer};
 use super::door::{Door, Lost, decode, replayed};
+use super::identity::Caller;
 use super::names;
+use super::once::OneCommit;
 use super::outcome::StoredResponse;
-use super::policy::{MissingKey, Mode, Policy};
+use super::policy::{Commits, MissingKey, Mode, Policy};
+use super::preconditions::TagRules;
 use super::refusal::{Code, Refusal};
 use super::route::Place;
 
@@ -148,8 +151,12 @@ where
     R::Error: Into<BoxError>,
 {
     let speaker = policy.dialect.speaker();
-    let key = brought(&head.headers, policy);
-    if let (Ok(Brought::Nothing), MissingKey::Allow) = (&key, policy.missing_key) {
+    let mut key = brought(&head.headers, policy);
+    let unkeyed = matches!((&key, policy.missing_key), (Ok(Brought::Nothing), MissingKey::Allow));
+    if unkeyed && policy.commits == Commits::One {
+        // Its writes have to be committed under some key; nobody will ever ask for this one.
+        key = Ok(Brought::Key(format!("unkeyed-{}", random_id())));
+    } else if unkeyed {
         let mut response = pass(inner, Request::from_parts(head, body), "").await;
         speaker.mark_unkeyed(response.headers_mut());
         return Ok(response);
@@ -177,11 +184,31 @@ where
         Some(outcome) => said_again(decode(&outcome)?, policy)?,
         None => {
             admitted.keep_payload(policy, &door.leaf_key);
-            settle(door, inner, (head, body), policy, &admitted).await?
+            let head = for_handler(head, policy, &caller);
+            match policy.commits {
+                Commits::Two => settle(door, inner, (head, body), policy, &admitted).await?,
+                Commits::One => {
+                    let (door, admitted) = (&*door, &admitted);
+                    let once = OneCommit { door, policy, admitted, caller: &caller };
+                    once.settle(inner, (head, body)).await?
+                }
+            }
         }
     };
-    speaker.mark_keyed(response.headers_mut(), &admitted.key);
+    if unkeyed {
+        speaker.mark_unkeyed(response.headers_mut());
+    } else {
+        speaker.mark_keyed(response.headers_mut(), &admitted.key);
+    }
     Ok(response)
+}
+
+/// The head with what extractors look for.
+fn for_handler(mut head: Parts, policy: &Policy, caller: &Caller) -> Parts {
+    let strict = policy.dialect.speaker().strict_tags();
+    head.extensions.insert(TagRules { strict, altered: policy.altered_etags });
+    head.extensions.insert(caller.clone());
+    head
 }
 
 /// Claims, then runs or replays.
@@ -273,6 +300,7 @@ impl Run {
         if let Err(error) = ready {
             return self.failed(&ServiceError::NotSent(error.to_string()).into()).await;
         }
+        let request_id = request.headers().get(names::X_REQUEST_ID).cloned();
         let call = inner.call(request);
         let response: Result<Response<R>, BoxError> =
             self.renewing(call).await?.map_err(Into::into);
@@ -289,7 +317,15 @@ impl Run {
             self.renewing(buffer(body, most)).await?
         };
         match body {
-            Buffered::Whole(bytes) => {
+            Buffered::Whole(mut bytes) => {
+                if let Some((code, said)) = spoken(&mut head, &self.policy, request_id.as_ref()) {
+                    bytes = said;
+                    if !code.is_outcome() {
+                        // The handler has not judged the request: a retry may run.
+                        let _ = self.door.engine.release(&self.permit).await;
+                        return Ok(Response::from_parts(head, Body::from(bytes)));
+                    }
+                }
                 self.record(&head, Some(bytes.clone())).await?;
                 Ok(Response::from_parts(head, Body::from(bytes)))
             }
@@ -348,8 +384,27 @@ impl Run {
     }
 }
 
+/// A handler's refusal, said again in the route's dialect: its code and its new body.
+pub(super) fn spoken(
+    head: &mut http::response::Parts,
+    policy: &Policy,
+    request_id: Option<&HeaderValue>,
+) -> Option<(Code, Bytes)> {
+    let refusal = head.extensions.remove::<Refusal>()?;
+    let id = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+    let (said, body) = policy.dialect.speaker().refuse(&refusal, id).into_parts();
+    head.status = said.status;
+    // What the refusal brings replaces what the first saying brought; the length is another now.
+    head.headers.remove(http::header::CONTENT_LENGTH);
+    head.headers.extend(said.headers);
+    Some((refusal.code, body))
+}
+
 /// A replay, marked as the dialect marks it.
-fn said_again(stored: StoredResponse, policy: &Policy) -> Result<Response<Body>, Refusal> {
+pub(super) fn said_again(
+    stored: StoredResponse,
+    policy: &Policy,
+) -> Result<Response<Body>, Refusal> {
     let mut response = replayed(stored)?;
     policy.dialect.speaker().mark_replay(response.headers_mut());
     Ok(response.map(Body::from))
@@ -371,6 +426,11 @@ where
     };
     match result {
         Ok(response) => {
+            if let Some(refusal) = response.extensions().get::<Refusal>() {
+                // No route, no dialect of its own; but the problem names this request.
+                let speaker = super::dialect::Dialect::Standard.speaker();
+                return speaker.refuse(refusal, request_id).map(Body::from);
+            }
             let mut response = response.map(Body::live);
             names::strip_ours(response.headers_mut());
             response
@@ -386,8 +446,12 @@ where
     }
 }
 
-fn is_stream(content_type: Option<&HeaderValue>) -> bool {
+pub(super) fn is_stream(content_type: Option<&HeaderValue>) -> bool {
     content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+}
+
+fn random_id() -> String {
+    format!("{:016x}{:016x}", crate::engine::random_u64(), crate::engine::random_u64())
 }
 
 /// The request's id; made if it brings none that can be passed on.
@@ -396,7 +460,7 @@ fn ensure_request_id(head: &mut Parts) -> String {
     if let Some(id) = there.filter(|id| (1..=128).contains(&id.len())) {
         return id.to_string();
     }
-    let id = format!("{:016x}{:016x}", crate::engine::random_u64(), crate::engine::random_u64());
+    let id = random_id();
     if let Ok(value) = HeaderValue::from_str(&id) {
         head.headers.insert(names::X_REQUEST_ID, value);
     }

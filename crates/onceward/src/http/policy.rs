@@ -45,6 +45,17 @@ pub enum IfMatch {
     Require,
 }
 
+/// How many commits a first execution takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Commits {
+    /// A claim before the handler and a completion after it: for effects anywhere.
+    #[default]
+    Two,
+    /// One, after the handler: only for handlers whose whole effect is what they hand back as
+    /// [`Writes`](super::Writes). Of two duplicates at once both may compute, and one commits.
+    One,
+}
+
 /// Whether a route is protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
@@ -80,8 +91,13 @@ pub struct Policy {
     pub lease_ms: u64,
     /// What happens when a lease runs out. Default: rerun.
     pub on_abandoned: OnAbandoned,
+    /// How many commits a first execution takes. Default: two.
+    pub commits: Commits,
     /// What `If-Match` means. Default: allow.
     pub if_match: IfMatch,
+    /// Whether `W/"x"` and `"x-gzip"` count as the tag `"x"` that we minted: for services behind a
+    /// proxy that compresses. Default: false.
+    pub altered_etags: bool,
     /// Largest request body. Default: 8 MiB.
     pub max_request_bytes: u64,
     /// Largest response body that is stored. Default: 1 MiB.
@@ -108,7 +124,9 @@ impl Default for Policy {
             wait_ms: 2_000,
             lease_ms: 30_000,
             on_abandoned: OnAbandoned::Rerun,
+            commits: Commits::Two,
             if_match: IfMatch::Allow,
+            altered_etags: false,
             max_request_bytes: 8 * 1024 * 1024,
             max_stored_bytes: 1024 * 1024,
             store_headers: Vec::new(),
