@@ -83,37 +83,31 @@ impl Client {
     }
 
     /// A request to be sent.
-    #[must_use]
     pub fn request(&self, method: Method, url: impl Into<String>) -> Call {
         Call::new(self.clone(), method, url.into())
     }
 
     /// A GET: retried without a key, because it writes nothing.
-    #[must_use]
     pub fn get(&self, url: impl Into<String>) -> Call {
         self.request(Method::GET, url)
     }
 
     /// A POST with a key of its own.
-    #[must_use]
     pub fn post(&self, url: impl Into<String>) -> Call {
         self.request(Method::POST, url)
     }
 
     /// A PUT with a key of its own.
-    #[must_use]
     pub fn put(&self, url: impl Into<String>) -> Call {
         self.request(Method::PUT, url)
     }
 
     /// A PATCH with a key of its own.
-    #[must_use]
     pub fn patch(&self, url: impl Into<String>) -> Call {
         self.request(Method::PATCH, url)
     }
 
     /// A DELETE with a key of its own.
-    #[must_use]
     pub fn delete(&self, url: impl Into<String>) -> Call {
         self.request(Method::DELETE, url)
     }

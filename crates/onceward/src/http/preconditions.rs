@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     fn read(
-        method: Method,
+        method: &Method,
         headers: &[(&'static str, &str)],
         rules: TagRules,
     ) -> Result<Preconditions, Code> {
@@ -167,12 +167,12 @@ mod tests {
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
         }
-        Preconditions::read(&method, &map, rules).map_err(|refusal| refusal.code)
+        Preconditions::read(method, &map, rules).map_err(|refusal| refusal.code)
     }
 
     fn writes(headers: &[(&'static str, &str)], rules: TagRules, at: Option<u64>) -> bool {
         let current = at.map(ETag::of_version);
-        let checked = read(Method::PUT, headers, rules).unwrap().check_write(current.as_ref());
+        let checked = read(&Method::PUT, headers, rules).unwrap().check_write(current.as_ref());
         if let Err(refusal) = &checked {
             assert_eq!(refusal.code, Code::PreconditionFailed);
             assert_eq!(refusal.current, at.map(|at| at.to_string()));
@@ -202,7 +202,7 @@ mod tests {
     fn b02_the_strict_rules_refuse_star_and_weak_tags() {
         let strict = TagRules { strict: true, altered: false };
         for bad in ["*", "W/\"3\"", "\"3\", W/\"3\"", "3"] {
-            let refused = read(Method::PUT, &[("if-match", bad)], strict).unwrap_err();
+            let refused = read(&Method::PUT, &[("if-match", bad)], strict).unwrap_err();
             assert_eq!(refused, Code::PreconditionInvalid, "{bad}");
         }
         assert!(writes(&[("if-match", "\"3\"")], strict, Some(3)));
@@ -234,7 +234,7 @@ mod tests {
         let both = [("if-match", "\"3\""), ("if-none-match", "\"3\"")];
         let get = |at: u64| {
             let current = ETag::of_version(at);
-            let read = read(Method::GET, &both, TagRules::default()).unwrap();
+            let read = read(&Method::GET, &both, TagRules::default()).unwrap();
             read.check_read(Some(&current)).map_err(|refusal| refusal.code)
         };
         assert_eq!(get(3), Ok(ReadCheck::NotModified));
@@ -250,7 +250,8 @@ mod tests {
             ("\"2\"", ReadCheck::Send),
             ("*", ReadCheck::NotModified),
         ] {
-            let read = read(Method::GET, &[("if-none-match", value)], TagRules::default()).unwrap();
+            let read =
+                read(&Method::GET, &[("if-none-match", value)], TagRules::default()).unwrap();
             assert_eq!(read.check_read(Some(&ETag::of_version(3))).unwrap(), expected, "{value}");
             assert_eq!(read.check_read(None).unwrap(), ReadCheck::Send, "{value} on nothing");
         }
@@ -258,10 +259,10 @@ mod tests {
 
     #[test]
     fn b02_a_missing_if_match_is_428_where_it_is_required() {
-        let without = read(Method::PUT, &[], TagRules::default()).unwrap();
+        let without = read(&Method::PUT, &[], TagRules::default()).unwrap();
         let refusal = without.require_if_match().unwrap_err();
         assert_eq!(refusal.code.meaning().status, 428);
-        let with = read(Method::PUT, &[("if-match", "\"1\"")], TagRules::default()).unwrap();
+        let with = read(&Method::PUT, &[("if-match", "\"1\"")], TagRules::default()).unwrap();
         assert!(with.require_if_match().is_ok());
     }
 }
