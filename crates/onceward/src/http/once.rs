@@ -84,7 +84,7 @@ impl OneCommit<'_> {
             if answer.passing || keep(answer.head.status.as_u16()) == Keep::Never {
                 return Ok(answer.into_response());
             }
-            match self.commit(self.completion(&mut answer)).await? {
+            match self.together(self.completion(&mut answer)).await? {
                 OnceVerdict::Ran { was_expired, .. } => {
                     return Ok(self.ran(answer, was_expired));
                 }
@@ -191,7 +191,7 @@ impl OneCommit<'_> {
     }
 
     /// Commits an answer with its effects and the key.
-    async fn commit(&self, completion: Completion) -> Result<OnceVerdict, Refusal> {
+    async fn together(&self, completion: Completion) -> Result<OnceVerdict, Refusal> {
         let committed = self.door.engine.run_once(&self.admitted.claim, &completion).await;
         committed.map_err(|error| match error {
             // The client's part was checked at the door: these bounds are the handler's.
@@ -215,7 +215,7 @@ impl OneCommit<'_> {
         response
     }
 
-    /// The answer of a handler that wrote blindly and lost: recorded, so that a retry gets the same.
+    /// The answer of a handler that wrote blindly and lost: recorded, for a retry gets the same.
     async fn refused(
         &self,
         head: &Parts,
@@ -236,7 +236,7 @@ impl OneCommit<'_> {
         let (head, body) = said.into_parts();
         let body = Given::Whole(body);
         let mut answer = Answer { head, body, effects: Effects::default(), passing: false };
-        match self.commit(self.completion(&mut answer)).await? {
+        match self.together(self.completion(&mut answer)).await? {
             OnceVerdict::Ran { was_expired, .. } => Ok(self.ran(answer, was_expired)),
             OnceVerdict::Not(verdict) => self.not_run(verdict).await,
         }
