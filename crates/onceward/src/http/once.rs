@@ -21,11 +21,12 @@ use onceward_core::outcome_policy::{Keep, keep};
 use tower_service::Service;
 
 use super::admit::Admitted;
+use super::answer::{is_stream, said_again, spoken};
 use super::body::{Body, BoxError, Buffered, Resumed, buffer};
 use super::door::{Door, no_answer};
 use super::etag::ETag;
 use super::identity::Caller;
-use super::layer::{ServiceError, is_stream, said_again, spoken};
+use super::layer::ServiceError;
 use super::names;
 use super::outcome::StoredResponse;
 use super::policy::Policy;
@@ -40,6 +41,8 @@ const RUNS_MAX: u32 = 32;
 pub(super) struct OneCommit<'a> {
     pub(super) door: &'a Door,
     pub(super) policy: &'a Policy,
+    /// Which of the door's routes it is.
+    pub(super) route: Option<usize>,
     pub(super) admitted: &'a Admitted,
     pub(super) caller: &'a Caller,
 }
@@ -78,9 +81,12 @@ impl OneCommit<'_> {
         if let Some(verdict) = known.map_err(|error| no_answer(&error))? {
             return self.not_run(verdict).await;
         }
+        let mut pass = self.door.gates.enter(self.route)?;
         let mut before: Option<GuardRefusal> = None;
         for _ in 0..RUNS_MAX {
-            let mut answer = self.run(inner.clone(), (head.clone(), body.clone())).await?;
+            let answered = self.run(inner.clone(), (head.clone(), body.clone())).await;
+            pass.ended(answered.as_ref().ok().map(|answer| answer.head.status));
+            let mut answer = answered?;
             if answer.passing || keep(answer.head.status.as_u16()) == Keep::Never {
                 return Ok(answer.into_response());
             }
