@@ -220,6 +220,8 @@ pub(crate) struct AuditList {
 pub(crate) enum Bench {
     /// Claims, completions and replays on a store, beside what the file system and SQLite can do.
     Store(BenchStore),
+    /// The layer and the gateway over HTTP, beside the same handler without them.
+    Http(BenchHttp),
 }
 
 /// How to measure a store. SQLite is measured in a temporary folder beside the `--store` path,
@@ -242,6 +244,24 @@ pub(crate) struct BenchStore {
     /// Adds 10,000,000 to `--records`: takes tens of gigabytes and many minutes. Default: off.
     #[arg(long, env = "ONCEWARD_BIG", value_parser = FalseyValueParser::new())]
     pub(crate) big: bool,
+}
+
+/// How to measure over HTTP. It happens on loopback, with stores in a temporary folder beside the
+/// `--store` path, which itself is not touched. nginx is measured beside it when it is installed.
+#[derive(Debug, Args)]
+pub(crate) struct BenchHttp {
+    /// How long each part is measured, in seconds.
+    #[arg(long, value_name = "N", env = "ONCEWARD_SECONDS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub(crate) seconds: u32,
+    /// Concurrent connections.
+    #[arg(long, value_name = "N", env = "ONCEWARD_CONNECTIONS", default_value_t = 64)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub(crate) connections: u32,
+    /// Keys of which every connection sends a duplicate at once.
+    #[arg(long, value_name = "N", env = "ONCEWARD_KEYS", default_value_t = 1_000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) keys: u32,
 }
 
 /// Whether `--json` was asked for on a command line that could not be parsed.

@@ -1,4 +1,5 @@
-//! `onceward bench store`: figures of the engine on a store, beside baselines of the same run.
+//! `onceward bench`: figures of the engine on a store and over HTTP, beside baselines of the same
+//! run.
 //!
 //! Everything that is compared alternates in short rounds. SQLite is measured in a temporary folder
 //! of its own; a store elsewhere under a tenant of its own, erased at the end. What a figure means
@@ -9,6 +10,7 @@ mod callers;
 mod elsewhere;
 mod embedded;
 mod folder;
+mod http;
 mod load;
 mod machine;
 mod measure;
@@ -20,7 +22,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::BenchStore;
+use crate::cli::{BenchHttp, BenchStore};
 use crate::failure::Failure;
 use crate::open::StoreUrl;
 use crate::output::Out;
@@ -52,6 +54,44 @@ pub(crate) async fn store(url: &StoreUrl, args: &BenchStore, out: &Out) -> Resul
         records,
         progress: Progress::new(out),
     };
+    let measured = unless_told_to_end(url, measure(url, args, &plan)).await;
+    plan.progress.end();
+    measured?.print(out)
+}
+
+/// Measures the layer and the gateway over HTTP, on the embedded store.
+pub(crate) async fn http(url: &StoreUrl, args: &BenchHttp, out: &Out) -> Result<(), Failure> {
+    let StoreUrl::Sqlite(path) = url else {
+        let message = "bench http measures the embedded store: name a file with --store \
+                       sqlite:PATH; it is not touched, the bench works beside it";
+        return Err(Failure::usage("bench.store", message));
+    };
+    let plan = http::Plan {
+        round: Duration::from_secs(args.seconds.into()) / ROUNDS,
+        connections: args.connections,
+        keys: args.keys.into(),
+        progress: Progress::new(out),
+    };
+    let measured = unless_told_to_end(url, async {
+        let folder = folder::Folder::beside(path)?;
+        let mut environment = machine::environment(Some(folder.path()));
+        environment["connections"] = json!(args.connections);
+        environment["seconds"] = json!(args.seconds);
+        environment["body_bytes"] = json!(http::BODY_BYTES);
+        let mut report = Report::new(environment);
+        http::measure(folder.path(), &plan, &mut report).await?;
+        Ok(report)
+    })
+    .await;
+    plan.progress.end();
+    measured?.print(out)
+}
+
+/// Measures, unless someone ends the bench: then it is dropped, and its files with it.
+async fn unless_told_to_end(
+    url: &StoreUrl,
+    measure: impl Future<Output = Result<Report, Failure>>,
+) -> Result<Report, Failure> {
     // Armed before anything is made: whoever ends the bench finds no files left behind.
     let armed = |kind| {
         signal(kind).map_err(|error| {
@@ -60,14 +100,12 @@ pub(crate) async fn store(url: &StoreUrl, args: &BenchStore, out: &Out) -> Resul
     };
     let (mut interrupt, mut terminate) =
         (armed(SignalKind::interrupt())?, armed(SignalKind::terminate())?);
-    let measured = tokio::select! {
+    tokio::select! {
         biased;
         _ = interrupt.recv() => Err(interrupted(url)),
         _ = terminate.recv() => Err(interrupted(url)),
-        measured = measure(url, args, &plan) => measured,
-    };
-    plan.progress.end();
-    measured?.print(out)
+        measured = measure => measured,
+    }
 }
 
 fn interrupted(url: &StoreUrl) -> Failure {

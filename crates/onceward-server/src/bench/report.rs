@@ -35,6 +35,11 @@ impl Report {
         self.ratios.push((name.into(), value));
     }
 
+    /// Notes something about the run that is no rate.
+    pub(crate) fn note(&mut self, name: &str, value: Value) {
+        self.environment[name] = value;
+    }
+
     /// Notes how much memory is held at the end of a part.
     pub(crate) fn part_ended(&mut self, part: &str) {
         let [now, own, most] = machine::memory_mb();

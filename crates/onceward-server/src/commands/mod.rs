@@ -34,6 +34,7 @@ pub(crate) async fn run(command: &Command, common: &Common, out: &Out) -> Result
         Command::Sweep => sweep::sweep(&url, out).await,
         Command::Migrate => migrate::migrate(&url, out).await,
         Command::Bench(Bench::Store(args)) => bench::store(&url, args, out).await,
+        Command::Bench(Bench::Http(args)) => bench::http(&url, args, out).await,
         Command::Completions { shell } => generate::completions(*shell, out),
         Command::Man { out: folder } => generate::man(folder.as_deref(), out),
     }

@@ -1,5 +1,5 @@
-//! `onceward bench store`: the shape of its report, and that it leaves nothing behind. Figures are
-//! not judged here: a test machine is no bench.
+//! `onceward bench`: the shape of its reports, and that it leaves nothing behind. Figures are not
+//! judged here: a test machine is no bench.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -64,4 +64,32 @@ fn a_bench_that_is_told_to_end_leaves_nothing_behind() {
     assert_eq!((ended.code, ended.error().0.as_str()), (1, "interrupted"));
     let left: Vec<_> = std::fs::read_dir(&folder).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn the_report_over_http_has_its_fixed_shape_and_duplicates_run_once() {
+    let folder = folder("bench-http");
+    let arguments = ["bench", "http", "--seconds", "1", "--connections", "4", "--keys", "50"];
+    let report = run(&folder, &[&arguments[..], &["--json"]].concat()).json();
+    let results = report["results"].as_array().unwrap();
+    assert!(results.len() >= 8, "{report}");
+    for result in results {
+        assert!(result["per_second"].as_f64().unwrap() > 0.0, "{result}");
+        assert!(result["p99_ms"].as_f64() >= result["p50_ms"].as_f64(), "{result}");
+    }
+    for ratio in ["layer_first_vs_bare", "layer_one_commit_vs_bare", "layer_replay_vs_bare"] {
+        assert!(report["ratios"][ratio].as_f64().unwrap() > 0.0, "{ratio}: {report}");
+    }
+    let expected = serde_json::json!({ "keys": 50, "duplicates": 4, "executions": 50 });
+    assert_eq!(report["env"]["duplicates"], expected);
+    assert!(report["env"]["layer_added_p50_ms"].is_number(), "{report}");
+    let left: Vec<_> = std::fs::read_dir(&folder).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn over_http_only_the_embedded_store_is_measured() {
+    let folder = folder("bench-http-memory");
+    let ran = run(&folder, &["bench", "http", "--store", "memory:", "--json"]);
+    assert_eq!((ran.code, ran.error().0.as_str()), (2, "bench.store"));
 }

@@ -11,22 +11,27 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Method, Request, Response};
 use http_body::Body as HttpBody;
 use onceward_core::decide::{Finish, Permit, Verdict};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::admit::{Admitted, Brought, admit, brought};
+use super::answer::{for_handler, is_stream, said_again, spoken};
 use super::body::{Body, BoxError, Buffered, Resumed, buffer};
-use super::door::{Door, Lost, decode, replayed};
+use super::document::POLICY_PATH;
+use super::door::{Door, Lost, decode};
+use super::gates::Pass;
 use super::names;
+use super::once::OneCommit;
 use super::outcome::StoredResponse;
-use super::policy::{MissingKey, Mode, Policy};
+use super::policy::{Commits, MissingKey, Mode, Policy};
 use super::refusal::{Code, Refusal};
 use super::route::Place;
+use super::shadow::{ShadowRun, Would};
 
 /// What a service's error means for the effect of its request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -114,12 +119,21 @@ where
     let (mut head, body) = request.into_parts();
     names::strip_ours(&mut head.headers);
     let request_id = ensure_request_id(&mut head);
+    if head.uri.path() == POLICY_PATH && [Method::GET, Method::HEAD].contains(&head.method) {
+        return published(&door, &head.method);
+    }
+    if door.tells_identity() {
+        door.identify(&mut head);
+    }
     let found = door.routes.find(&head.method, head.uri.path());
-    let found = found.filter(|(policy, _)| policy.mode == Mode::Enforce);
+    let found = found.filter(|(policy, _)| policy.mode != Mode::Off);
     let Some((policy, place)) = found.map(|(policy, place)| (policy.clone(), place)) else {
         return pass(inner, Request::from_parts(head, body), &request_id).await;
     };
-    let result = protect(door, inner, (head, body), &policy, place).await;
+    let result = match policy.mode {
+        Mode::Shadow => shadow(&door, inner, (head, body), &policy, &place).await,
+        _ => protect(door, inner, (head, body), &policy, place).await,
+    };
     let mut response = match result {
         Ok(response) => response,
         Err(refusal) => policy.dialect.speaker().refuse(&refusal, &request_id).map(Body::from),
@@ -134,7 +148,7 @@ where
 async fn protect<S, B, R>(
     door: Arc<Door>,
     inner: S,
-    (head, body): (Parts, B),
+    (mut head, body): (Parts, B),
     policy: &Policy,
     place: Place,
 ) -> Result<Response<Body>, Refusal>
@@ -148,13 +162,19 @@ where
     R::Error: Into<BoxError>,
 {
     let speaker = policy.dialect.speaker();
-    let key = brought(&head.headers, policy);
-    if let (Ok(Brought::Nothing), MissingKey::Allow) = (&key, policy.missing_key) {
+    let mut key = brought(&head.headers, policy);
+    let unkeyed = matches!((&key, policy.missing_key), (Ok(Brought::Nothing), MissingKey::Allow));
+    if unkeyed && policy.commits == Commits::One {
+        // Its writes have to be committed under some key; nobody will ever ask for this one.
+        key = Ok(Brought::Key(format!("unkeyed-{}", random_id())));
+    } else if unkeyed {
+        let mut leave = door.gates.enter_unclaimed(place.route)?;
         let mut response = pass(inner, Request::from_parts(head, body), "").await;
+        leave.ended(Some(response.status()));
         speaker.mark_unkeyed(response.headers_mut());
         return Ok(response);
     }
-    let caller = door.identity.identify(&head).ok_or_else(|| {
+    let caller = door.identify(&mut head).ok_or_else(|| {
         Refusal::new(Code::AuthRequired, "a claim needs to know who makes it: send credentials")
     })?;
     let body = match buffer(body, policy.max_request_bytes).await {
@@ -168,19 +188,34 @@ where
         }
     };
     let mut admitted = admit(&head, &body, (policy, &place), &caller, key?)?;
-    if let Some(authorize) = &door.authorize
-        && let Err(refused) = authorize(&head, &caller).await
-    {
+    door.gates.rate(place.route, &caller)?;
+    if let Err(refused) = door.permits(policy, &head, &caller).await {
         return Ok(refused.map(Body::from));
     }
     let mut response = match door.cache.get(&admitted.claim.key, &admitted.claim.fingerprint) {
         Some(outcome) => said_again(decode(&outcome)?, policy)?,
         None => {
             admitted.keep_payload(policy, &door.leaf_key);
-            settle(door, inner, (head, body), policy, &admitted).await?
+            let head = for_handler(head, policy, &caller);
+            match policy.commits {
+                Commits::Two => {
+                    let at = (policy, place.route);
+                    settle(door, inner, (head, body), at, &admitted).await?
+                }
+                Commits::One => {
+                    let (door, admitted) = (&*door, &admitted);
+                    let (caller, route) = (&caller, place.route);
+                    let once = OneCommit { door, policy, route, admitted, caller };
+                    once.settle(inner, (head, body)).await?
+                }
+            }
         }
     };
-    speaker.mark_keyed(response.headers_mut(), &admitted.key);
+    if unkeyed {
+        speaker.mark_unkeyed(response.headers_mut());
+    } else {
+        speaker.mark_keyed(response.headers_mut(), &admitted.key);
+    }
     Ok(response)
 }
 
@@ -189,7 +224,7 @@ async fn settle<S, B, R>(
     door: Arc<Door>,
     inner: S,
     (head, body): (Parts, Bytes),
-    policy: &Policy,
+    (policy, route): (&Policy, Option<usize>),
     admitted: &Admitted,
 ) -> Result<Response<Body>, Refusal>
 where
@@ -200,6 +235,10 @@ where
     R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
     R::Error: Into<BoxError>,
 {
+    let pass = match enter(&door, policy, route, admitted).await? {
+        Ok(pass) => pass,
+        Err(stored) => return said_again(stored, policy),
+    };
     // The lease began no earlier than we asked for it.
     let asked = Instant::now();
     let (permit, was_expired) = match door.claim(admitted, policy).await? {
@@ -207,7 +246,8 @@ where
         Verdict::Replay(stored) => return said_again(door.replay(&stored)?, policy),
         other => return Err(door.refuse(other, admitted, policy).await),
     };
-    let run = Run { door: door.clone(), policy: policy.clone(), permit: permit.clone(), asked };
+    let (door_too, policy_too) = (door.clone(), policy.clone());
+    let run = Run { door: door_too, policy: policy_too, permit: permit.clone(), asked, pass };
     let request = run.request(head, &admitted.key, body);
     // A task of its own: it goes on when the client goes away, and a panic ends only it.
     let ran = tokio::spawn(async move { run.serve(inner, request).await }).await;
@@ -236,12 +276,33 @@ where
     Ok(response)
 }
 
+/// Leave to claim, or what is there already: a done request is answered however the breaker stands.
+async fn enter(
+    door: &Door,
+    policy: &Policy,
+    route: Option<usize>,
+    admitted: &Admitted,
+) -> Result<Result<Pass, StoredResponse>, Refusal> {
+    if !door.gates.looks_first(route) {
+        // The optimistic claim answers the same as a look would.
+        return door.gates.enter(route).map(Ok);
+    }
+    match door.engine.look_before(&admitted.claim).await {
+        Ok(Some(Verdict::Replay(stored))) => Ok(Err(door.replay(&stored)?)),
+        Ok(Some(verdict)) if !matches!(verdict, Verdict::Run { .. } | Verdict::Busy { .. }) => {
+            Err(door.refuse(verdict, admitted, policy).await)
+        }
+        _ => door.gates.enter(route).map(Ok),
+    }
+}
+
 /// One execution under a permit.
 struct Run {
     door: Arc<Door>,
     policy: Policy,
     permit: Permit,
     asked: Instant,
+    pass: Pass,
 }
 
 impl Run {
@@ -261,7 +322,11 @@ impl Run {
         Duration::from_millis(self.policy.lease_ms)
     }
 
-    async fn serve<S, B, R>(self, mut inner: S, request: Request<B>) -> Result<Response<Body>, Lost>
+    async fn serve<S, B, R>(
+        mut self,
+        mut inner: S,
+        request: Request<B>,
+    ) -> Result<Response<Body>, Lost>
     where
         S: Service<Request<B>, Response = Response<R>>,
         S::Error: Into<BoxError>,
@@ -273,6 +338,7 @@ impl Run {
         if let Err(error) = ready {
             return self.failed(&ServiceError::NotSent(error.to_string()).into()).await;
         }
+        let request_id = request.headers().get(names::X_REQUEST_ID).cloned();
         let call = inner.call(request);
         let response: Result<Response<R>, BoxError> =
             self.renewing(call).await?.map_err(Into::into);
@@ -281,6 +347,9 @@ impl Run {
             Err(error) => return self.failed(&error).await,
         };
         let (mut head, body) = response.into_parts();
+        if head.status.is_server_error() {
+            self.pass.ended(Some(head.status));
+        }
         names::strip_ours(&mut head.headers);
         let most = self.policy.max_stored_bytes;
         let body = if is_stream(head.headers.get(CONTENT_TYPE)) {
@@ -289,11 +358,21 @@ impl Run {
             self.renewing(buffer(body, most)).await?
         };
         match body {
-            Buffered::Whole(bytes) => {
+            Buffered::Whole(mut bytes) => {
+                self.pass.ended(Some(head.status));
+                if let Some((code, said)) = spoken(&mut head, &self.policy, request_id.as_ref()) {
+                    bytes = said;
+                    if !code.is_outcome() {
+                        // The handler has not judged the request: a retry may run.
+                        let _ = self.door.engine.release(&self.permit).await;
+                        return Ok(Response::from_parts(head, Body::from(bytes)));
+                    }
+                }
                 self.record(&head, Some(bytes.clone())).await?;
                 Ok(Response::from_parts(head, Body::from(bytes)))
             }
             Buffered::TooLarge(read, rest) => {
+                self.pass.ended(Some(head.status));
                 // Done, whatever becomes of the stream: it never runs again.
                 self.record(&head, None).await?;
                 head.headers.insert(names::STORED, HeaderValue::from_static("false"));
@@ -328,7 +407,8 @@ impl Run {
     }
 
     /// The service failed: given back when nothing was sent, abandoned otherwise.
-    async fn failed<T>(&self, error: &BoxError) -> Result<T, Lost> {
+    async fn failed<T>(&mut self, error: &BoxError) -> Result<T, Lost> {
+        self.pass.ended(None);
         let engine = &self.door.engine;
         let (code, detail) = match error.downcast_ref::<ServiceError>() {
             Some(ServiceError::NotSent(_)) => {
@@ -348,11 +428,70 @@ impl Run {
     }
 }
 
-/// A replay, marked as the dialect marks it.
-fn said_again(stored: StoredResponse, policy: &Policy) -> Result<Response<Body>, Refusal> {
-    let mut response = replayed(stored)?;
-    policy.dialect.speaker().mark_replay(response.headers_mut());
-    Ok(response.map(Body::from))
+/// Shadow mode: the request goes on as it came, and what would have been done is counted.
+async fn shadow<S, B, R>(
+    door: &Door,
+    inner: S,
+    (mut head, body): (Parts, B),
+    policy: &Policy,
+    place: &Place,
+) -> Result<Response<Body>, Refusal>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Error: Into<BoxError>,
+    B: HttpBody<Data = Bytes> + From<Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    // Only a body of known length can be looked at and still be passed on whole.
+    let would = match (brought(&head.headers, policy), body.size_hint().exact()) {
+        (Err(refusal), _) => Some(Would::Refuse(refusal.code)),
+        (Ok(Brought::Nothing), _) if policy.missing_key == MissingKey::Allow => Some(Would::Pass),
+        (_, None) => Some(Would::Unseen),
+        (_, Some(bytes)) if bytes > policy.max_request_bytes => {
+            Some(Would::Refuse(Code::BodyTooLarge))
+        }
+        _ => None,
+    };
+    let caller = door.identify(&mut head);
+    let (Some(caller), None) = (caller, would) else {
+        door.shadow.count(place.route, would.unwrap_or(Would::Refuse(Code::AuthRequired)));
+        return Ok(pass(inner, Request::from_parts(head, body), "").await);
+    };
+    let body = match buffer(body, policy.max_request_bytes).await {
+        Buffered::Whole(body) => body,
+        // Its length was known: the client went away in the middle of it.
+        Buffered::TooLarge(..) | Buffered::Broken(_) => {
+            return Err(Refusal::new(Code::BadRequest, "the body broke off"));
+        }
+    };
+    let key = brought(&head.headers, policy)?;
+    let (would, run) = match admit(&head, &body, (policy, place), &caller, key) {
+        Err(refusal) => (Would::Refuse(refusal.code), None),
+        Ok(Admitted { claim, .. }) => match door.shadow.judge(&claim, Instant::now()) {
+            Would::Run => (Would::Run, Some(ShadowRun::new(&door.shadow, &claim))),
+            other => (other, None),
+        },
+    };
+    door.shadow.count(place.route, would);
+    let response = pass(inner, Request::from_parts(head, B::from(body)), "").await;
+    if let Some(run) = run {
+        run.ended(policy, response.status(), Instant::now());
+    }
+    Ok(response)
+}
+
+/// The policy document.
+fn published(door: &Door, method: &Method) -> Response<Body> {
+    let document = door.policy_document();
+    let length = HeaderValue::from(document.len());
+    let body = if method == Method::HEAD { Bytes::new() } else { document };
+    let mut response = Response::new(Body::from(body));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    response.headers_mut().insert(CONTENT_LENGTH, length);
+    response
 }
 
 /// The unprotected way: streamed through.
@@ -371,6 +510,11 @@ where
     };
     match result {
         Ok(response) => {
+            if let Some(refusal) = response.extensions().get::<Refusal>() {
+                // No route, no dialect of its own; but the problem names this request.
+                let speaker = super::dialect::Dialect::Standard.speaker();
+                return speaker.refuse(refusal, request_id).map(Body::from);
+            }
             let mut response = response.map(Body::live);
             names::strip_ours(response.headers_mut());
             response
@@ -386,8 +530,8 @@ where
     }
 }
 
-fn is_stream(content_type: Option<&HeaderValue>) -> bool {
-    content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+fn random_id() -> String {
+    format!("{:016x}{:016x}", crate::engine::random_u64(), crate::engine::random_u64())
 }
 
 /// The request's id; made if it brings none that can be passed on.
@@ -396,7 +540,7 @@ fn ensure_request_id(head: &mut Parts) -> String {
     if let Some(id) = there.filter(|id| (1..=128).contains(&id.len())) {
         return id.to_string();
     }
-    let id = format!("{:016x}{:016x}", crate::engine::random_u64(), crate::engine::random_u64());
+    let id = random_id();
     if let Ok(value) = HeaderValue::from_str(&id) {
         head.headers.insert(names::X_REQUEST_ID, value);
     }

@@ -3,27 +3,53 @@
 //! Build a [`Door`] from an engine, an [`Identity`] and [`Routes`], and put [`OncewardLayer`]
 //! around an axum router or any other service. GET and HEAD are never touched (A04). What a key is
 //! unique in: tenant, caller, method, endpoint template, path values, key.
+//!
+//! A handler whose whole effect is in our store takes [`Writes`] and hands them back with its
+//! answer: under [`Commits::One`] key, effects and response are one commit. [`Preconditions`] and
+//! [`Versioned`] speak ETags.
 
 mod admit;
+mod answer;
+mod authorize;
+#[cfg(feature = "axum")]
+mod axum;
 mod body;
+mod breaker;
 mod cache;
 mod date;
 mod dialect;
+mod document;
 mod door;
+mod etag;
+mod gates;
 mod identity;
 mod layer;
 pub mod names;
+mod once;
 mod outcome;
 mod policy;
+mod preconditions;
+mod rate;
 mod refusal;
 mod route;
+mod shadow;
+mod writes;
 
+pub use authorize::{Authorize, Authorized};
 pub use body::{Body, BoxError};
+pub use breaker::BreakerPolicy;
 pub use dialect::{Dialect, Speak};
-pub use door::{Authorized, Door};
+pub use document::{POLICY_PATH, policy_document};
+pub use door::Door;
+pub use etag::{ETag, NotTags, TAGS_MAX, Tags};
+pub use gates::DoorLimits;
 pub use identity::{Caller, Identity, looks_like_jwt};
 pub use layer::{Attempt, Onceward, OncewardLayer, ServiceError};
 pub use outcome::{DamagedResponse, STORED_HEADERS, StoredResponse, may_store};
-pub use policy::{IfMatch, MissingKey, Mode, Policy};
+pub use policy::{Commits, IfMatch, MissingKey, Mode, Policy};
+pub use preconditions::{Preconditions, ReadCheck, TagRules};
+pub use rate::RateLimit;
 pub use refusal::{Code, Conflict, Meaning, Refusal};
 pub use route::{Place, Route, Routes};
+pub use shadow::{ShadowReport, ShadowRoute};
+pub use writes::{Seen, Versioned, Writes};

@@ -10,7 +10,10 @@ use onceward_core::limits::{LimitError, in_range};
 use onceward_core::payload::KeepPayload;
 use onceward_core::record::{OnAbandoned, Terms};
 
+use super::authorize::Authorize;
+use super::breaker::BreakerPolicy;
 use super::dialect::Dialect;
+use super::rate::RateLimit;
 
 /// Longest time an expired key is remembered by default: seven days.
 const REMEMBER_MS_MAX: u64 = 7 * 86_400_000;
@@ -45,12 +48,25 @@ pub enum IfMatch {
     Require,
 }
 
+/// How many commits a first execution takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Commits {
+    /// A claim before the handler and a completion after it: for effects anywhere.
+    #[default]
+    Two,
+    /// One, after the handler: only for handlers whose whole effect is what they hand back as
+    /// [`Writes`](super::Writes). Of two duplicates at once both may compute, and one commits.
+    One,
+}
+
 /// Whether a route is protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// Yes.
     #[default]
     Enforce,
+    /// No; what would have been done is reported, from memory of its own.
+    Shadow,
     /// No.
     Off,
 }
@@ -80,8 +96,13 @@ pub struct Policy {
     pub lease_ms: u64,
     /// What happens when a lease runs out. Default: rerun.
     pub on_abandoned: OnAbandoned,
+    /// How many commits a first execution takes. Default: two.
+    pub commits: Commits,
     /// What `If-Match` means. Default: allow.
     pub if_match: IfMatch,
+    /// Whether `W/"x"` and `"x-gzip"` count as the tag `"x"` that we minted: for services behind a
+    /// proxy that compresses. Default: false.
+    pub altered_etags: bool,
     /// Largest request body. Default: 8 MiB.
     pub max_request_bytes: u64,
     /// Largest response body that is stored. Default: 1 MiB.
@@ -92,6 +113,12 @@ pub struct Policy {
     pub keep_payload: KeepPayload,
     /// Fields whose values are never shown. Default: password, token, secret, card_number, cvc.
     pub mask: Vec<String>,
+    /// How often a caller may ask. Default: as often as it likes.
+    pub rate_limit: Option<RateLimit>,
+    /// When failures in a row stop requests for a while. Default: never.
+    pub breaker: Option<BreakerPolicy>,
+    /// Who is asked before a claim and before a replay. Default: whom the door asks, if anybody.
+    pub authorize: Option<Authorize>,
 }
 
 impl Default for Policy {
@@ -108,12 +135,17 @@ impl Default for Policy {
             wait_ms: 2_000,
             lease_ms: 30_000,
             on_abandoned: OnAbandoned::Rerun,
+            commits: Commits::Two,
             if_match: IfMatch::Allow,
+            altered_etags: false,
             max_request_bytes: 8 * 1024 * 1024,
             max_stored_bytes: 1024 * 1024,
             store_headers: Vec::new(),
             keep_payload: KeepPayload::Hashed,
             mask: default_mask(),
+            rate_limit: None,
+            breaker: None,
+            authorize: None,
         }
     }
 }
@@ -143,10 +175,21 @@ impl Policy {
     /// The first field that breaks one.
     pub fn validate(&self) -> Result<(), LimitError> {
         self.terms().validate()?;
+        if self.commits == Commits::One && self.mode != Mode::Enforce {
+            // Nobody would commit what its handlers hand back.
+            return Err(LimitError::new(
+                "mode",
+                format!("{:?}", self.mode),
+                "enforce with one commit",
+            ));
+        }
         in_range("retain_errors", self.retain_errors_ms, 1, self.retain_ms)?;
         in_range("wait", self.wait_ms, 0, WAIT_MS_MAX)?;
         in_range("max_request_bytes", self.max_request_bytes, 0, BUFFER_BYTES_MAX)?;
         in_range("max_stored_bytes", self.max_stored_bytes, 0, STORED_BYTES_MAX)?;
+        if let Some(breaker) = &self.breaker {
+            breaker.validate()?;
+        }
         // A retry that comes after the outcome is gone would run again.
         let retries_ms = onceward_core::retry::CLIENT_BACKOFF.total_ms_max();
         let least = retries_ms.saturating_add(self.lease_ms).saturating_add(self.wait_ms);

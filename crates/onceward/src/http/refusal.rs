@@ -28,6 +28,10 @@ pub enum Code {
     OutcomeUnknown,
     /// The first response was too large to be stored.
     ResponseNotStored,
+    /// A precondition is not one, or names what can't be matched strongly.
+    PreconditionInvalid,
+    /// The version that the body expects is not the one that is there.
+    VersionMismatch,
     /// The resource is not at the version that was expected.
     PreconditionFailed,
     /// The body is too large.
@@ -71,7 +75,7 @@ pub struct Meaning {
 
 impl Code {
     /// Every code.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::KeyRequired,
         Self::KeyInvalid,
         Self::BodyNotCanonical,
@@ -81,6 +85,8 @@ impl Code {
         Self::InFlight,
         Self::OutcomeUnknown,
         Self::ResponseNotStored,
+        Self::PreconditionInvalid,
+        Self::VersionMismatch,
         Self::PreconditionFailed,
         Self::BodyTooLarge,
         Self::PayloadMismatch,
@@ -131,6 +137,12 @@ impl Code {
                 false,
                 Reuse,
             ),
+            Self::PreconditionInvalid => {
+                ("precondition.invalid", 400, "The precondition is not valid", false, Reuse)
+            }
+            Self::VersionMismatch => {
+                ("concurrency.version_mismatch", 409, "The version has changed", false, Rotate)
+            }
             Self::PreconditionFailed => {
                 ("precondition.failed", 412, "The resource has changed", false, Rotate)
             }
@@ -162,6 +174,13 @@ impl Code {
         };
         Meaning { code, status, title, retryable, key_advice }
     }
+
+    /// Whether a handler that refuses with this has judged the request, so that the refusal is its
+    /// outcome. Everything else is said before a claim counts and leaves no record (ruling 4).
+    #[must_use]
+    pub const fn is_outcome(self) -> bool {
+        matches!(self, Self::VersionMismatch | Self::PreconditionFailed | Self::OutOfOrder)
+    }
 }
 
 /// Something that is refused.
@@ -175,6 +194,8 @@ pub struct Refusal {
     pub retry_after_ms: Option<u64>,
     /// What differed, for a mismatch.
     pub conflict: Option<Box<Conflict>>,
+    /// The revision or version that is there, for a failed precondition.
+    pub current: Option<String>,
 }
 
 /// What is known of a mismatch, within the scope that the key has.
@@ -201,7 +222,7 @@ impl Refusal {
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         let retry_after_ms = code.meaning().retryable.then_some(1_000);
-        Self { code, detail: detail.into(), retry_after_ms, conflict: None }
+        Self { code, detail: detail.into(), retry_after_ms, conflict: None, current: None }
     }
 
     /// With the time when it is worth trying again.

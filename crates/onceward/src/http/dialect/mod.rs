@@ -50,6 +50,11 @@ pub trait Speak: Send + Sync {
         &STANDARD_KEY_HEADERS
     }
 
+    /// Whether `If-Match` takes strong tags only, and `*` or a weak one is malformed.
+    fn strict_tags(&self) -> bool {
+        false
+    }
+
     /// Marks a replayed response.
     fn mark_replay(&self, headers: &mut HeaderMap) {
         headers.insert(names::REPLAYED, HeaderValue::from_static("true"));

@@ -26,6 +26,7 @@ impl Speak for Planning {
             }
             Code::PreconditionRequired => (428, "planning.concurrency_etag_required", None),
             Code::PreconditionFailed => (412, "planning.concurrency_mismatch", None),
+            Code::PreconditionInvalid => (400, "planning.concurrency_etag_invalid", None),
             _ => (meaning.status, meaning.code, None),
         };
         let mut body = problem(refusal, status, code, instance);
@@ -33,5 +34,9 @@ impl Speak for Planning {
             body.insert("alias".into(), json!(alias));
         }
         respond(status, "application/problem+json", refusal, &Value::Object(body))
+    }
+
+    fn strict_tags(&self) -> bool {
+        true
     }
 }

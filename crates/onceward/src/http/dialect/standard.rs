@@ -5,7 +5,7 @@ use http::Response;
 use serde_json::{Map, Value, json};
 
 use super::{Speak, json as respond};
-use crate::http::refusal::Refusal;
+use crate::http::refusal::{Code, Refusal};
 
 pub(super) struct Standard;
 
@@ -42,6 +42,17 @@ pub(super) fn problem(
         refusal.conflict.as_ref().and_then(|conflict| conflict.pointers.as_ref())
     {
         body.insert("differs".into(), json!(pointers));
+    }
+    match (&refusal.current, refusal.code) {
+        (Some(current), Code::VersionMismatch) => {
+            // A version is a number to whoever sent one in a body.
+            let version = current.parse::<u64>().map_or(json!(current), |version| json!(version));
+            body.insert("current_version".into(), version);
+        }
+        (Some(current), _) => {
+            body.insert("current_revision".into(), json!(current));
+        }
+        (None, _) => {}
     }
     body
 }

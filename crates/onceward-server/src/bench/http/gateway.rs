@@ -1,0 +1,190 @@
+//! The gateway beside nginx, both in front of the same bare handler: `onceward serve` of this very
+//! binary as a process of its own, unprotected, with first executions and with replays.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::CommandFactory;
+use serde_json::{Value, json};
+
+use super::super::measure::{Cpu, ROUNDS, Series};
+use super::super::report::Report;
+use super::load::{Ask, Load};
+use super::nginx::Nginx;
+use super::server::Server;
+use super::{KNOWN, Latency, Plan, not_executed};
+use crate::cli::Cli;
+use crate::failure::Failure;
+
+/// How long a process may take until it accepts connections.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+const READY_PAUSE: Duration = Duration::from_millis(10);
+
+/// Measures the gateway, and nginx when there is one.
+pub(super) async fn measure(
+    upstream: &Server,
+    latency: Latency,
+    folder: &Path,
+    plan: &Plan,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    if Cli::command().find_subcommand("serve").is_none() {
+        report.note("gateway", json!("this build has no `serve`: not measured"));
+        return Ok(());
+    }
+    plan.progress.part("starting the gateway", 1);
+    let gateway = Gateway::start(upstream.address(), folder).await?;
+    let nginx = Nginx::start(upstream.address(), folder).await?;
+    if nginx.is_none() {
+        let missing = "not found in PATH: gateway_plain_vs_nginx is not measured";
+        report.note("nginx", json!(missing));
+    }
+    rounds(upstream, &gateway, nginx.as_ref(), plan, report).await?;
+    one_connection(&gateway, latency, plan, report).await
+}
+
+async fn rounds(
+    upstream: &Server,
+    gateway: &Gateway,
+    nginx: Option<&Nginx>,
+    plan: &Plan,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let load = |address, seed| Load::new(address, seed, plan.connections);
+    let beside = nginx.map(|nginx| load(nginx.address(), 31));
+    let plain = load(gateway.address, 32);
+    let first = load(gateway.address, 33);
+    let replays = load(gateway.address, 34);
+    plan.progress.part("making answers to replay", 1);
+    replays.make(KNOWN).await?;
+    let mut series = [
+        Series::new("nginx, the same upstream"),
+        Series::new("gateway, unprotected"),
+        Series::new("gateway, first executions"),
+        Series::new("gateway, replays"),
+    ];
+    plan.progress.part("gateway", u64::from(ROUNDS) * series.len() as u64);
+    for _ in 0..ROUNDS {
+        for (which, series) in series.iter_mut().enumerate() {
+            let before = Cpu::now();
+            let round = match (which, &beside) {
+                (0, None) => continue,
+                (0, Some(beside)) => beside.round(Ask::Unkeyed, plan.round).await?,
+                (1, _) => plain.round(Ask::Unkeyed, plan.round).await?,
+                (2, _) => first.round(Ask::Fresh, plan.round).await?,
+                _ => {
+                    let executed = upstream.executed();
+                    let round = replays.round(Ask::Known(KNOWN), plan.round).await?;
+                    not_executed(upstream.executed() - executed)?;
+                    round
+                }
+            };
+            series.add(before, &round);
+            plan.progress.step();
+        }
+    }
+    let [beside, plain, first, replays] = &series;
+    if nginx.is_some() {
+        report.add(&[beside]);
+        report.ratio("gateway_plain_vs_nginx", plain.versus(beside));
+    }
+    report.add(&[plain, first, replays]);
+    report.ratio("gateway_first_vs_plain", first.versus(plain));
+    report.ratio("gateway_replay_vs_plain", replays.versus(plain));
+    Ok(())
+}
+
+/// One connection: what the gateway adds beyond the handler and the commits themselves.
+async fn one_connection(
+    gateway: &Gateway,
+    latency: Latency,
+    plan: &Plan,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let first = Load::new(gateway.address, 35, 1);
+    let mut series = Series::new("gateway, first executions, 1 connection");
+    plan.progress.part("gateway, latency", ROUNDS.into());
+    for _ in 0..ROUNDS {
+        let before = Cpu::now();
+        series.add(before, &first.round(Ask::Fresh, plan.round).await?);
+        plan.progress.step();
+    }
+    report.add(&[&series]);
+    let added = series.figure().p50_ms - latency.bare_ms - latency.commits_ms;
+    report.note("gateway_added_p50_ms", json!((added * 1_000.0).round() / 1_000.0));
+    Ok(())
+}
+
+/// `onceward serve` as a process of its own; it is killed when it is dropped.
+struct Gateway {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Gateway {
+    async fn start(upstream: SocketAddr, folder: &Path) -> Result<Self, Failure> {
+        let failed = |error: &dyn std::fmt::Display| {
+            Failure::failed("bench.gateway", format!("`onceward serve` can't be run: {error}"))
+        };
+        let ready = folder.join("gateway-ready.json");
+        let log = folder.join("gateway.log");
+        let errors = File::create(&log).map_err(|error| failed(&error))?;
+        let binary = std::env::current_exe().map_err(|error| failed(&error))?;
+        // Without our own variables: the flags say everything.
+        let child = Command::new(binary)
+            .env_clear()
+            .arg("serve")
+            .args(["--upstream", &format!("http://{upstream}")])
+            .args(["--store", &format!("sqlite:{}", folder.join("gateway.db").display())])
+            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .args(["--identity", "header"])
+            .args(["--tenant-header", "x-tenant", "--caller-header", "x-caller"])
+            .arg("--ready-file")
+            .arg(&ready)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(errors)
+            .spawn()
+            .map_err(|error| failed(&error))?;
+        let mut gateway = Self { child, address: ([127, 0, 0, 1], 0).into() };
+        let deadline = Instant::now() + READY_WITHIN;
+        loop {
+            if let Some(address) = listens_at(&ready) {
+                gateway.address = address;
+                return Ok(gateway);
+            }
+            let ended = gateway.child.try_wait().map_err(|error| failed(&error))?;
+            if ended.is_some() || Instant::now() > deadline {
+                return Err(failed(&tail(log)));
+            }
+            tokio::time::sleep(READY_PAUSE).await;
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // Its files are the bench's own and go with it: nothing to drain.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The address in the ready file, once it is whole.
+fn listens_at(ready: &Path) -> Option<SocketAddr> {
+    let ready: Value = serde_json::from_slice(&std::fs::read(ready).ok()?).ok()?;
+    ready["listen"].as_str()?.strip_prefix("http://")?.parse().ok()
+}
+
+/// The end of what a process had to say.
+fn tail(log: PathBuf) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<_> = text.lines().rev().take(5).collect();
+    match lines.is_empty() {
+        true => "it did not become ready in time".into(),
+        false => lines.into_iter().rev().collect::<Vec<_>>().join(" · "),
+    }
+}

@@ -1,0 +1,56 @@
+//! What both ways of running a handler share: the head that it gets, and how answers are said.
+//!
+//! Only form lives here: a replay is marked and a handler's refusal is said in the route's dialect.
+//! Whether there is an answer at all is decided by the two ways, `layer` and `once`.
+
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::request::Parts;
+use http::{HeaderValue, Response, response};
+
+use super::body::Body;
+use super::door::replayed;
+use super::identity::Caller;
+use super::outcome::StoredResponse;
+use super::policy::Policy;
+use super::preconditions::TagRules;
+use super::refusal::{Code, Refusal};
+
+/// The head with what extractors look for.
+pub(super) fn for_handler(mut head: Parts, policy: &Policy, caller: &Caller) -> Parts {
+    let strict = policy.dialect.speaker().strict_tags();
+    head.extensions.insert(TagRules { strict, altered: policy.altered_etags });
+    head.extensions.insert(caller.clone());
+    head
+}
+
+/// A replay, marked as the dialect marks it.
+pub(super) fn said_again(
+    stored: StoredResponse,
+    policy: &Policy,
+) -> Result<Response<Body>, Refusal> {
+    let mut response = replayed(stored)?;
+    policy.dialect.speaker().mark_replay(response.headers_mut());
+    Ok(response.map(Body::from))
+}
+
+/// A handler's refusal, said again in the route's dialect: its code and its new body.
+pub(super) fn spoken(
+    head: &mut response::Parts,
+    policy: &Policy,
+    request_id: Option<&HeaderValue>,
+) -> Option<(Code, Bytes)> {
+    let refusal = head.extensions.remove::<Refusal>()?;
+    let id = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+    let (said, body) = policy.dialect.speaker().refuse(&refusal, id).into_parts();
+    head.status = said.status;
+    // What the refusal brings replaces what the first saying brought; the length is another now.
+    head.headers.remove(CONTENT_LENGTH);
+    head.headers.extend(said.headers);
+    Some((refusal.code, body))
+}
+
+/// Whether a response never ends by itself.
+pub(super) fn is_stream(content_type: Option<&HeaderValue>) -> bool {
+    content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+}

@@ -1,0 +1,282 @@
+//! The one-commit way: look, run the handler, commit key, effects and response together, answer.
+//!
+//! The handler never runs before the look-up, and nothing is sent before the commit. When another
+//! writer moved a document that the handler had read, the handler runs again on what is there then,
+//! so that it judges the client's preconditions anew: a lost race is its own 412 or a fresh result,
+//! never a lost update. No lease is held: a client that goes away leaves nothing behind.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{HeaderValue, Request, Response, response};
+use http_body::Body as HttpBody;
+use onceward_core::decide::{Completion, Effects, Refusal as GuardRefusal, Verdict};
+use onceward_core::fingerprint::fingerprint_bytes;
+use onceward_core::guard::Misfit;
+use onceward_core::outcome_policy::{Keep, keep};
+use tower_service::Service;
+
+use super::admit::Admitted;
+use super::answer::{is_stream, said_again, spoken};
+use super::body::{Body, BoxError, Buffered, Resumed, buffer};
+use super::door::{Door, no_answer};
+use super::etag::ETag;
+use super::identity::Caller;
+use super::layer::ServiceError;
+use super::names;
+use super::outcome::StoredResponse;
+use super::policy::Policy;
+use super::refusal::{Code, Refusal};
+use super::writes::{Offer, handed};
+use crate::engine::{EngineError, OnceVerdict};
+
+/// How often a handler runs for one request, while others write what it reads.
+const RUNS_MAX: u32 = 32;
+
+/// A request on its way through one commit.
+pub(super) struct OneCommit<'a> {
+    pub(super) door: &'a Door,
+    pub(super) policy: &'a Policy,
+    /// Which of the door's routes it is.
+    pub(super) route: Option<usize>,
+    pub(super) admitted: &'a Admitted,
+    pub(super) caller: &'a Caller,
+}
+
+/// What a handler answered.
+struct Answer {
+    head: response::Parts,
+    body: Given,
+    effects: Effects,
+    /// The handler has not judged the request: nothing is recorded.
+    passing: bool,
+}
+
+enum Given {
+    Whole(Bytes),
+    /// Too large to be stored, or a stream.
+    Live(Body),
+}
+
+impl OneCommit<'_> {
+    /// Looks, runs, commits.
+    pub(super) async fn settle<S, B, R>(
+        &self,
+        inner: S,
+        (head, body): (Parts, Bytes),
+    ) -> Result<Response<Body>, Refusal>
+    where
+        S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Into<BoxError>,
+        B: From<Bytes> + Send + 'static,
+        R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
+        R::Error: Into<BoxError>,
+    {
+        let known = self.door.engine.look_before(&self.admitted.claim).await;
+        if let Some(verdict) = known.map_err(|error| no_answer(&error))? {
+            return self.not_run(verdict).await;
+        }
+        let mut pass = self.door.gates.enter(self.route)?;
+        let mut before: Option<GuardRefusal> = None;
+        for _ in 0..RUNS_MAX {
+            let answered = self.run(inner.clone(), (head.clone(), body.clone())).await;
+            pass.ended(answered.as_ref().ok().map(|answer| answer.head.status));
+            let mut answer = answered?;
+            if answer.passing || keep(answer.head.status.as_u16()) == Keep::Never {
+                return Ok(answer.into_response());
+            }
+            match self.together(self.completion(&mut answer)).await? {
+                OnceVerdict::Ran { was_expired, .. } => {
+                    return Ok(self.ran(answer, was_expired));
+                }
+                OnceVerdict::Not(Verdict::Refused(refused)) => {
+                    if before.as_ref() == Some(&refused) {
+                        // The handler does not look at what is there: its guard is its answer.
+                        return self.refused(&head, &refused).await;
+                    }
+                    before = Some(refused);
+                }
+                OnceVerdict::Not(verdict) => return self.not_run(verdict).await,
+            }
+        }
+        let detail = "others wrote the same documents each time; nothing was executed";
+        Err(Refusal::new(Code::StoreUnavailable, detail))
+    }
+
+    /// Runs the handler once. A panic is an answer too: nothing was written.
+    async fn run<S, B, R>(
+        &self,
+        mut inner: S,
+        (mut head, body): (Parts, Bytes),
+    ) -> Result<Answer, Refusal>
+    where
+        S: Service<Request<B>, Response = Response<R>>,
+        S::Error: Into<BoxError>,
+        B: From<Bytes>,
+        R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
+        R::Error: Into<BoxError>,
+    {
+        let claim = &self.admitted.claim;
+        let engine = self.door.engine.clone();
+        let offer = Offer::new(engine, self.caller.clone(), claim.trace.clone());
+        head.extensions.insert(offer.clone());
+        if let Ok(key) = HeaderValue::from_str(&self.admitted.key) {
+            head.headers.insert(names::IDEMPOTENCY_KEY, key);
+        }
+        let request_id = head.headers.get(names::X_REQUEST_ID).cloned();
+        let most = self.policy.max_stored_bytes;
+        let work = async move {
+            std::future::poll_fn(|context| inner.poll_ready(context)).await.map_err(Into::into)?;
+            let response = inner.call(Request::from_parts(head, B::from(body))).await;
+            let response: Response<R> = response.map_err(Into::into)?;
+            let (head, body) = response.into_parts();
+            let body = if is_stream(head.headers.get(CONTENT_TYPE)) {
+                Buffered::TooLarge(Bytes::new(), body)
+            } else {
+                buffer(body, most).await
+            };
+            Ok::<_, BoxError>((head, body))
+        };
+        let (mut head, body) = match AssertUnwindSafe(work).catch_unwind().await {
+            Ok(Ok(answered)) => answered,
+            Ok(Err(error)) => return Err(nothing_written(&error)),
+            Err(_) => {
+                let detail = "the handler broke off; nothing was written, retry with the same key";
+                return Err(Refusal::new(Code::UpstreamFailed, detail));
+            }
+        };
+        names::strip_ours(&mut head.headers);
+        let effects = handed(&mut head.extensions);
+        if offer.take_dropped() && head.status.as_u16() < 400 {
+            let detail = "the handler prepared writes and did not hand them back: nothing was \
+                          written";
+            return Err(Refusal::new(Code::UpstreamFailed, detail));
+        }
+        let mut passing = false;
+        let body = match body {
+            Buffered::Whole(bytes) => match spoken(&mut head, self.policy, request_id.as_ref()) {
+                Some((code, said)) => {
+                    passing = !code.is_outcome();
+                    Given::Whole(said)
+                }
+                None => Given::Whole(bytes),
+            },
+            Buffered::TooLarge(read, rest) => {
+                Given::Live(Body::live(Resumed { read: Some(read), rest }))
+            }
+            Buffered::Broken(error) => return Err(nothing_written(&error)),
+        };
+        Ok(Answer { head, body, effects, passing })
+    }
+
+    /// What is recorded of an answer, with its effects.
+    fn completion(&self, answer: &mut Answer) -> Completion {
+        let status = answer.head.status;
+        let body = match &answer.body {
+            Given::Whole(bytes) => Some(bytes.clone()),
+            Given::Live(_) => None,
+        };
+        let further = &self.policy.store_headers;
+        let stored = StoredResponse::of(status, &answer.head.headers, further, body);
+        let outcome: Arc<[u8]> = stored.encode().into();
+        let retain_ms = match keep(status.as_u16()) {
+            Keep::Success => self.policy.retain_ms,
+            Keep::Error | Keep::Never => self.policy.retain_errors_ms,
+        };
+        Completion {
+            digest: fingerprint_bytes(&outcome),
+            outcome,
+            retain_ms: Some(retain_ms),
+            effects: std::mem::take(&mut answer.effects),
+        }
+    }
+
+    /// Commits an answer with its effects and the key.
+    async fn together(&self, completion: Completion) -> Result<OnceVerdict, Refusal> {
+        let committed = self.door.engine.run_once(&self.admitted.claim, &completion).await;
+        committed.map_err(|error| match error {
+            // The client's part was checked at the door: these bounds are the handler's.
+            EngineError::Limit(limit) => Refusal::new(
+                Code::UpstreamFailed,
+                format!("the handler's writes can't be committed, nothing was written: {limit}"),
+            ),
+            error => no_answer(&error),
+        })
+    }
+
+    fn ran(&self, answer: Answer, was_expired: bool) -> Response<Body> {
+        let live = matches!(answer.body, Given::Live(_));
+        let mut response = answer.into_response();
+        if live {
+            response.headers_mut().insert(names::STORED, HeaderValue::from_static("false"));
+        }
+        if was_expired {
+            self.policy.dialect.speaker().mark_expired(response.headers_mut());
+        }
+        response
+    }
+
+    /// The answer of a handler that wrote blindly and lost: recorded, for a retry gets the same.
+    async fn refused(
+        &self,
+        head: &Parts,
+        refused: &GuardRefusal,
+    ) -> Result<Response<Body>, Refusal> {
+        let refusal = match refused.why {
+            Misfit::VersionConflict => {
+                Refusal::precondition_failed(Some(&ETag::of_version(refused.current)))
+            }
+            _ => {
+                self.door
+                    .refuse(Verdict::Refused(refused.clone()), self.admitted, self.policy)
+                    .await
+            }
+        };
+        let id = head.headers.get(names::X_REQUEST_ID).and_then(|id| id.to_str().ok());
+        let said = self.policy.dialect.speaker().refuse(&refusal, id.unwrap_or_default());
+        let (head, body) = said.into_parts();
+        let body = Given::Whole(body);
+        let mut answer = Answer { head, body, effects: Effects::default(), passing: false };
+        match self.together(self.completion(&mut answer)).await? {
+            OnceVerdict::Ran { was_expired, .. } => Ok(self.ran(answer, was_expired)),
+            OnceVerdict::Not(verdict) => self.not_run(verdict).await,
+        }
+    }
+
+    /// It did not run: a replay of whoever did, or the refusal that the verdict comes to.
+    async fn not_run(&self, verdict: Verdict) -> Result<Response<Body>, Refusal> {
+        match verdict {
+            Verdict::Replay(stored) => said_again(self.door.replay(&stored)?, self.policy),
+            Verdict::Mismatch(record) if record.key != self.admitted.claim.key => {
+                let detail = "a job of this request has a key that was used with another payload; \
+                              nothing was written";
+                Err(Refusal::new(Code::UpstreamFailed, detail))
+            }
+            other => Err(self.door.refuse(other, self.admitted, self.policy).await),
+        }
+    }
+}
+
+impl Answer {
+    fn into_response(self) -> Response<Body> {
+        let body = match self.body {
+            Given::Whole(bytes) => Body::from(bytes),
+            Given::Live(body) => body,
+        };
+        Response::from_parts(self.head, body)
+    }
+}
+
+/// The service failed before anything was committed.
+fn nothing_written(error: &BoxError) -> Refusal {
+    let code = match error.downcast_ref::<ServiceError>() {
+        Some(ServiceError::TimedOut(_)) => Code::UpstreamTimeout,
+        _ => Code::UpstreamFailed,
+    };
+    Refusal::new(code, "the handler gave no whole answer; nothing was written, retry")
+}
