@@ -19,6 +19,7 @@ use onceward_core::record::{Record, Stored};
 
 use super::admit::Admitted;
 use super::cache::ReplayCache;
+use super::drain::Drain;
 use super::identity::{Caller, Identity};
 use super::names;
 use super::outcome::StoredResponse;
@@ -47,6 +48,7 @@ pub struct Door {
     pub(super) cache: ReplayCache,
     pub(super) authorize: Option<Arc<AuthorizeFn>>,
     pub(super) leaf_key: [u8; 32],
+    pub(super) drain: Drain,
 }
 
 impl Door {
@@ -60,6 +62,7 @@ impl Door {
             cache: ReplayCache::new(CACHE_BYTES),
             authorize: None,
             leaf_key: [0; 32],
+            drain: Drain::new(),
         }
     }
 
@@ -90,14 +93,29 @@ impl Door {
         self
     }
 
-    /// Claims, waiting for a running duplicate as long as the policy says.
+    /// What closes this door.
+    #[must_use]
+    pub fn drain(&self) -> Drain {
+        self.drain.clone()
+    }
+
+    /// Claims, waiting for a running duplicate as long as the policy says; the wait ends early when
+    /// `gone` resolves or the door closes.
     pub(super) async fn claim(
         &self,
         admitted: &Admitted,
         policy: &Policy,
+        gone: impl Future<Output = ()>,
     ) -> Result<Verdict, Refusal> {
         let wait = Duration::from_millis(policy.wait_ms);
-        self.engine.claim_waiting(&admitted.claim, wait).await.map_err(|error| no_answer(&error))
+        let gone = async {
+            tokio::select! {
+                () = gone => {}
+                () = self.drain.closing() => {}
+            }
+        };
+        let claimed = self.engine.claim_waiting_unless(&admitted.claim, wait, gone).await;
+        claimed.map_err(|error| no_answer(&error))
     }
 
     /// The refusal that a verdict other than run or replay comes to.

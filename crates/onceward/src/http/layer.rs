@@ -10,17 +10,21 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, EXPECT};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body as HttpBody;
 use onceward_core::decide::{Finish, Permit, Verdict};
+use onceward_core::outcome_policy::{Keep, keep};
+use tokio::sync::oneshot;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::admit::{Admitted, Brought, admit, brought};
-use super::body::{Body, BoxError, Buffered, Resumed, buffer};
+use super::body::{Body, BoxError, Buffered, Resumed, buffer, discard};
+use super::dialect::Dialect;
 use super::door::{Door, Lost, decode, replayed};
 use super::names;
 use super::outcome::StoredResponse;
@@ -119,14 +123,12 @@ where
     let Some((policy, place)) = found.map(|(policy, place)| (policy.clone(), place)) else {
         return pass(inner, Request::from_parts(head, body), &request_id).await;
     };
-    let result = protect(door, inner, (head, body), &policy, place).await;
+    let result = protect(door, inner, (head, body), &policy, place, &request_id).await;
     let mut response = match result {
         Ok(response) => response,
         Err(refusal) => policy.dialect.speaker().refuse(&refusal, &request_id).map(Body::from),
     };
-    if let Ok(value) = HeaderValue::from_str(&request_id) {
-        response.headers_mut().insert(names::X_REQUEST_ID, value);
-    }
+    mark_request(response.headers_mut(), &request_id);
     response
 }
 
@@ -137,6 +139,7 @@ async fn protect<S, B, R>(
     (head, body): (Parts, B),
     policy: &Policy,
     place: Place,
+    request_id: &str,
 ) -> Result<Response<Body>, Refusal>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
@@ -150,7 +153,7 @@ where
     let speaker = policy.dialect.speaker();
     let key = brought(&head.headers, policy);
     if let (Ok(Brought::Nothing), MissingKey::Allow) = (&key, policy.missing_key) {
-        let mut response = pass(inner, Request::from_parts(head, body), "").await;
+        let mut response = pass(inner, Request::from_parts(head, body), request_id).await;
         speaker.mark_unkeyed(response.headers_mut());
         return Ok(response);
     }
@@ -159,7 +162,11 @@ where
     })?;
     let body = match buffer(body, policy.max_request_bytes).await {
         Buffered::Whole(body) => body,
-        Buffered::TooLarge(..) => {
+        Buffered::TooLarge(_, rest) => {
+            // A client that is still sending would not hear us; one that asked first waits.
+            if !head.headers.contains_key(EXPECT) {
+                discard(rest).await;
+            }
             let detail = format!("at most {} bytes", policy.max_request_bytes);
             return Err(Refusal::new(Code::BodyTooLarge, detail));
         }
@@ -173,24 +180,28 @@ where
     {
         return Ok(refused.map(Body::from));
     }
+    let key = admitted.key.clone();
     let mut response = match door.cache.get(&admitted.claim.key, &admitted.claim.fingerprint) {
         Some(outcome) => said_again(decode(&outcome)?, policy)?,
         None => {
             admitted.keep_payload(policy, &door.leaf_key);
-            settle(door, inner, (head, body), policy, &admitted).await?
+            settle(door, inner, (head, body), policy.clone(), admitted).await?
         }
     };
-    speaker.mark_keyed(response.headers_mut(), &admitted.key);
+    speaker.mark_keyed(response.headers_mut(), &key);
     Ok(response)
 }
 
-/// Claims, then runs or replays.
+/// Claims, then runs or replays, in a task of its own: it goes on when the client goes away.
+///
+/// The claim is in it too: one whose future is dropped half-way could leave a grant that nobody
+/// holds. A client that left before the grant has it released; later its work goes on.
 async fn settle<S, B, R>(
     door: Arc<Door>,
     inner: S,
     (head, body): (Parts, Bytes),
-    policy: &Policy,
-    admitted: &Admitted,
+    policy: Policy,
+    admitted: Admitted,
 ) -> Result<Response<Body>, Refusal>
 where
     S: Service<Request<B>, Response = Response<R>> + Send + 'static,
@@ -200,51 +211,100 @@ where
     R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    // The lease began no earlier than we asked for it.
-    let asked = Instant::now();
-    let (permit, was_expired) = match door.claim(admitted, policy).await? {
-        Verdict::Run { permit, was_expired } => (permit, was_expired),
-        Verdict::Replay(stored) => return said_again(door.replay(&stored)?, policy),
-        other => return Err(door.refuse(other, admitted, policy).await),
+    let Some(entered) = door.drain.enter() else {
+        let detail = "this server is going down; retry with the same key";
+        return Err(Refusal::new(Code::Shed, detail));
     };
-    let run = Run { door: door.clone(), policy: policy.clone(), permit: permit.clone(), asked };
-    let request = run.request(head, &admitted.key, body);
-    // A task of its own: it goes on when the client goes away, and a panic ends only it.
-    let ran = tokio::spawn(async move { run.serve(inner, request).await }).await;
-    let mut response = match ran {
-        Ok(Ok(response)) => response,
-        Ok(Err(Lost::Refused(refusal))) => return Err(refusal),
-        Ok(Err(Lost::Overtaken)) => match door.claim(admitted, policy).await? {
+    let (mut answer, heard) = oneshot::channel();
+    tokio::spawn(async move {
+        let settling = Settling { door: &door, policy: &policy, admitted: &admitted };
+        let result = settling.settle(inner, (head, body), &mut answer).await;
+        // Nobody may be there to hear it; the record is.
+        let _ = answer.send(result);
+        drop(entered);
+    });
+    let detail = "the server broke off; retry with the same key";
+    heard.await.unwrap_or_else(|_| Err(Refusal::new(Code::UpstreamFailed, detail)))
+}
+
+/// A request on its way from the claim to the answer.
+struct Settling<'a> {
+    door: &'a Arc<Door>,
+    policy: &'a Policy,
+    admitted: &'a Admitted,
+}
+
+impl Settling<'_> {
+    async fn settle<S, B, R>(
+        &self,
+        inner: S,
+        (head, body): (Parts, Bytes),
+        answer: &mut oneshot::Sender<Result<Response<Body>, Refusal>>,
+    ) -> Result<Response<Body>, Refusal>
+    where
+        S: Service<Request<B>, Response = Response<R>>,
+        S::Error: Into<BoxError>,
+        B: From<Bytes>,
+        R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
+        R::Error: Into<BoxError>,
+    {
+        let Self { door, policy, admitted } = *self;
+        // The lease began no earlier than we asked for it.
+        let asked = Instant::now();
+        let (permit, was_expired) = match door.claim(admitted, policy, answer.closed()).await? {
+            Verdict::Run { permit, was_expired } => (permit, was_expired),
             Verdict::Replay(stored) => return said_again(door.replay(&stored)?, policy),
+            other => return Err(door.refuse(other, admitted, policy).await),
+        };
+        if answer.is_closed() {
+            let _ = door.engine.release(&permit).await;
+            return Err(Refusal::new(Code::BadRequest, "the client left before it began"));
+        }
+        let run = Run { door, policy, permit: &permit, asked };
+        let request = run.request(head, &admitted.key, body);
+        // A panic of the handler ends only its attempt.
+        let ran = std::panic::AssertUnwindSafe(run.serve(inner, request)).catch_unwind().await;
+        let mut response = match ran {
+            Ok(Ok(response)) => response,
+            Ok(Err(Lost::Refused(refusal))) => return Err(refusal),
+            Ok(Err(Lost::Overtaken)) => return self.overtaken().await,
+            Err(_) => {
+                let _ = door.engine.abandon(&permit, "the handler panicked").await;
+                let detail = "the handler broke off; whether it had its effect is not known";
+                return Err(Refusal::new(Code::UpstreamFailed, detail));
+            }
+        };
+        if was_expired {
+            policy.dialect.speaker().mark_expired(response.headers_mut());
+        }
+        Ok(response)
+    }
+
+    /// The lease ran out and someone else was granted: theirs is the answer.
+    async fn overtaken(&self) -> Result<Response<Body>, Refusal> {
+        let Self { door, policy, admitted } = *self;
+        match door.claim(admitted, policy, std::future::pending()).await? {
+            Verdict::Replay(stored) => said_again(door.replay(&stored)?, policy),
             // Whoever overtook us has it in hand; a fresh grant is not ours to use here.
             Verdict::Run { permit, .. } => {
                 let _ = door.engine.abandon(&permit, "taken by mistake").await;
                 let detail = "the lease of this request ran out; retry with the same key";
-                return Err(Refusal::new(Code::InFlight, detail));
+                Err(Refusal::new(Code::InFlight, detail))
             }
-            other => return Err(door.refuse(other, admitted, policy).await),
-        },
-        Err(_) => {
-            let _ = door.engine.abandon(&permit, "the handler panicked").await;
-            let detail = "the handler broke off; whether it had its effect is not known";
-            return Err(Refusal::new(Code::UpstreamFailed, detail));
+            other => Err(door.refuse(other, admitted, policy).await),
         }
-    };
-    if was_expired {
-        policy.dialect.speaker().mark_expired(response.headers_mut());
     }
-    Ok(response)
 }
 
 /// One execution under a permit.
-struct Run {
-    door: Arc<Door>,
-    policy: Policy,
-    permit: Permit,
+struct Run<'a> {
+    door: &'a Arc<Door>,
+    policy: &'a Policy,
+    permit: &'a Permit,
     asked: Instant,
 }
 
-impl Run {
+impl Run<'_> {
     /// The request as the handler sees it.
     fn request<B: From<Bytes>>(&self, mut head: Parts, key: &str, body: Bytes) -> Request<B> {
         let (fence, attempt) = (self.permit.fence.0, self.permit.record.attempt);
@@ -261,7 +321,11 @@ impl Run {
         Duration::from_millis(self.policy.lease_ms)
     }
 
-    async fn serve<S, B, R>(self, mut inner: S, request: Request<B>) -> Result<Response<Body>, Lost>
+    async fn serve<S, B, R>(
+        &self,
+        mut inner: S,
+        request: Request<B>,
+    ) -> Result<Response<Body>, Lost>
     where
         S: Service<Request<B>, Response = Response<R>>,
         S::Error: Into<BoxError>,
@@ -296,7 +360,9 @@ impl Run {
             Buffered::TooLarge(read, rest) => {
                 // Done, whatever becomes of the stream: it never runs again.
                 self.record(&head, None).await?;
-                head.headers.insert(names::STORED, HeaderValue::from_static("false"));
+                if keep(head.status.as_u16()) != Keep::Never {
+                    head.headers.insert(names::STORED, HeaderValue::from_static("false"));
+                }
                 let body = Body::live(Resumed { read: Some(read), rest });
                 Ok(Response::from_parts(head, body))
             }
@@ -308,7 +374,7 @@ impl Run {
         let further = &self.policy.store_headers;
         let stored = StoredResponse::of(head.status, &head.headers, further, body);
         let lease_ends = self.asked + self.lease();
-        self.door.finish(&self.permit, &stored, &self.policy, lease_ends).await
+        self.door.finish(self.permit, &stored, self.policy, lease_ends).await
     }
 
     /// Awaits something while the lease is renewed, before half of it has passed.
@@ -316,15 +382,26 @@ impl Run {
         let pause = self.lease() / 3;
         tokio::pin!(work);
         loop {
-            tokio::select! {
+            let cut = tokio::select! {
                 done = &mut work => return Ok(done),
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(pause) => false,
+                () = self.door.drain.cutting() => true,
+            };
+            if cut {
+                return Err(self.cut().await);
             }
             // A renewal without an answer may have happened; the fence decides at completion.
-            if let Ok(Finish::Lost) = self.door.engine.renew(&self.permit, None).await {
+            if let Ok(Finish::Lost) = self.door.engine.renew(self.permit, None).await {
                 return Err(Lost::Overtaken);
             }
         }
+    }
+
+    /// The server goes down before the answer came.
+    async fn cut(&self) -> Lost {
+        let _ = self.door.engine.abandon(self.permit, "the server went down").await;
+        let detail = "the server went down; whether it had its effect is not known";
+        Lost::Refused(Refusal::new(Code::UpstreamFailed, detail))
     }
 
     /// The service failed: given back when nothing was sent, abandoned otherwise.
@@ -332,15 +409,15 @@ impl Run {
         let engine = &self.door.engine;
         let (code, detail) = match error.downcast_ref::<ServiceError>() {
             Some(ServiceError::NotSent(_)) => {
-                let _ = engine.release(&self.permit).await;
+                let _ = engine.release(self.permit).await;
                 (Code::UpstreamFailed, "nothing was sent; retry with the same key")
             }
             Some(ServiceError::TimedOut(_)) => {
-                let _ = engine.abandon(&self.permit, "no answer in time").await;
+                let _ = engine.abandon(self.permit, "no answer in time").await;
                 (Code::UpstreamTimeout, "whether it had its effect is not known")
             }
             None => {
-                let _ = engine.abandon(&self.permit, "no whole answer came").await;
+                let _ = engine.abandon(self.permit, "no whole answer came").await;
                 (Code::UpstreamFailed, "whether it had its effect is not known")
             }
         };
@@ -373,21 +450,32 @@ where
         Ok(response) => {
             let mut response = response.map(Body::live);
             names::strip_ours(response.headers_mut());
+            mark_request(response.headers_mut(), request_id);
             response
         }
         Err(error) => {
-            let code = match error.downcast_ref::<ServiceError>() {
-                Some(ServiceError::TimedOut(_)) => Code::UpstreamTimeout,
-                _ => Code::UpstreamFailed,
+            let (code, detail) = match error.downcast_ref::<ServiceError>() {
+                Some(ServiceError::NotSent(_)) => (Code::UpstreamFailed, "nothing was sent"),
+                Some(ServiceError::TimedOut(_)) => (Code::UpstreamTimeout, "no answer in time"),
+                None => (Code::UpstreamFailed, "the service gave no whole answer"),
             };
-            let refusal = Refusal::new(code, "the service gave no whole answer");
-            super::dialect::Dialect::Standard.speaker().refuse(&refusal, request_id).map(Body::from)
+            let refusal = Refusal::new(code, detail);
+            let mut response = Dialect::Standard.speaker().refuse(&refusal, request_id);
+            mark_request(response.headers_mut(), request_id);
+            response.map(Body::from)
         }
     }
 }
 
+fn mark_request(headers: &mut HeaderMap, request_id: &str) {
+    if let Ok(value) = HeaderValue::from_str(request_id) {
+        headers.insert(names::X_REQUEST_ID, value);
+    }
+}
+
 fn is_stream(content_type: Option<&HeaderValue>) -> bool {
-    content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+    const STREAMS: [&[u8]; 2] = [b"text/event-stream", b"multipart/x-mixed-replace"];
+    content_type.is_some_and(|value| STREAMS.iter().any(|name| value.as_bytes().starts_with(name)))
 }
 
 /// The request's id; made if it brings none that can be passed on.
