@@ -1,8 +1,8 @@
 //! From a store's URL to an open store, with errors that say what to do.
 //!
 //! Reading opens SQLite read-only, so that it works while a server holds the file. Only `migrate`
-//! and servers make a file: elsewhere a mistyped path is an error, never a new empty store. A URL's password is never
-//! shown.
+//! and servers make a file: elsewhere a mistyped path is an error, never a new empty store. A URL's
+//! password is never shown.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
