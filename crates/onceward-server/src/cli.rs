@@ -3,6 +3,7 @@
 //! Every flag has a variable `ONCEWARD_…` and says its default. Nothing here opens or decides
 //! anything; values that clap can't check are checked by the command that uses them.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
@@ -10,7 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use onceward_core::key::Key;
 use onceward_core::record::State;
 
-use crate::times::Moment;
+use crate::times::{Moment, Span};
 
 /// Items of one page when `--limit` is not given.
 pub(crate) const LIMIT_DEFAULT: u16 = 100;
@@ -62,6 +63,8 @@ pub(crate) enum Color {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Protects any HTTP API: a gateway in front of it, and the control API beside.
+    Serve(Box<Serve>),
     /// Lists, shows, resolves and erases records.
     #[command(subcommand, arg_required_else_help = true)]
     Keys(Keys),
@@ -86,6 +89,92 @@ pub(crate) enum Command {
         #[arg(long, value_name = "DIR", env = "ONCEWARD_OUT")]
         out: Option<PathBuf>,
     },
+}
+
+/// How to serve.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Where requests go: `http://HOST:PORT` or `https://HOST`, with a path in front if need be.
+    /// Default: none, it must be named.
+    #[arg(long, value_name = "URL", env = "ONCEWARD_UPSTREAM")]
+    pub(crate) upstream: Option<String>,
+    /// Where requests come in; port 0 takes any free one.
+    #[arg(long, value_name = "ADDR", env = "ONCEWARD_LISTEN", default_value = "127.0.0.1:7600")]
+    pub(crate) listen: SocketAddr,
+    /// Where the control API listens; port 0 takes any free one.
+    #[arg(long, value_name = "ADDR", env = "ONCEWARD_ADMIN", default_value = "127.0.0.1:7601")]
+    pub(crate) admin: SocketAddr,
+    /// Writes addresses and process id there once everything accepts connections. Default: none.
+    #[arg(long, value_name = "PATH", env = "ONCEWARD_READY_FILE")]
+    pub(crate) ready_file: Option<PathBuf>,
+    /// Who asks.
+    #[arg(long, value_name = "SOURCE", env = "ONCEWARD_IDENTITY", default_value = "authorization")]
+    pub(crate) identity: IdentitySource,
+    /// With `--identity header`: names the tenant. Default: none.
+    #[arg(long, value_name = "NAME", env = "ONCEWARD_TENANT_HEADER")]
+    pub(crate) tenant_header: Option<String>,
+    /// With `--identity header`: names the caller. Default: none.
+    #[arg(long, value_name = "NAME", env = "ONCEWARD_CALLER_HEADER")]
+    pub(crate) caller_header: Option<String>,
+    /// Serves TLS with this certificate chain, a PEM file. Default: none, plain HTTP.
+    #[arg(long, value_name = "PATH", env = "ONCEWARD_TLS_CERT", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The private key of `--tls-cert`, a PEM file. Default: none.
+    #[arg(long, value_name = "PATH", env = "ONCEWARD_TLS_KEY", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// How long a claim holds without renewal; it is renewed while the upstream works.
+    #[arg(long, value_name = "TIME", env = "ONCEWARD_LEASE", default_value = "30s")]
+    pub(crate) lease: Span,
+    /// How long a duplicate waits for the answer of the first.
+    #[arg(long, value_name = "TIME", env = "ONCEWARD_WAIT", default_value = "2s")]
+    pub(crate) wait: Span,
+    /// What happens to a request whose outcome nobody knows.
+    #[arg(long, value_name = "WHAT", env = "ONCEWARD_ON_ABANDONED", default_value = "rerun")]
+    pub(crate) on_abandoned: WhenAbandoned,
+    /// Largest body of a protected request.
+    #[arg(long, value_name = "BYTES", env = "ONCEWARD_MAX_REQUEST_BYTES")]
+    #[arg(default_value_t = 8 * 1024 * 1024)]
+    pub(crate) max_request_bytes: u64,
+    /// Largest answer that is stored; larger ones are passed on once.
+    #[arg(long, value_name = "BYTES", env = "ONCEWARD_MAX_STORED_BYTES")]
+    #[arg(default_value_t = 1024 * 1024)]
+    pub(crate) max_stored_bytes: u64,
+    /// Connections at a time; more wait.
+    #[arg(long, value_name = "N", env = "ONCEWARD_MAX_CONNECTIONS", default_value_t = 16_384)]
+    #[arg(value_parser = at_least_one)]
+    pub(crate) max_connections: usize,
+    /// How long a request's head may take to come.
+    #[arg(long, value_name = "TIME", env = "ONCEWARD_HEADER_TIMEOUT", default_value = "30s")]
+    pub(crate) header_timeout: Span,
+    /// How long a client may neither send a body that it began nor take an answer.
+    #[arg(long, value_name = "TIME", env = "ONCEWARD_BODY_TIMEOUT", default_value = "30s")]
+    pub(crate) body_timeout: Span,
+    /// How long the upstream may say nothing.
+    #[arg(long, value_name = "TIME", env = "ONCEWARD_UPSTREAM_TIMEOUT", default_value = "60s")]
+    pub(crate) upstream_timeout: Span,
+    /// How long what runs may take to end after SIGTERM.
+    #[arg(long, value_name = "TIME", env = "ONCEWARD_DRAIN_TIMEOUT", default_value = "25s")]
+    pub(crate) drain_timeout: Span,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IdentitySource {
+    /// A keyed hash of the `Authorization` header: for static credentials.
+    Authorization,
+    /// Two headers that a trusted proxy sets.
+    Header,
+    /// One caller for everything: for development.
+    Single,
+}
+
+/// What happens to a request whose outcome nobody knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WhenAbandoned {
+    /// A retry runs it again, with a higher fence.
+    Rerun,
+    /// It stays so until someone resolves it.
+    Hold,
 }
 
 /// Records.
@@ -270,6 +359,10 @@ pub(crate) fn json_was_asked_for() -> bool {
     let off = ["", "0", "false", "f", "n", "no", "off"];
     let variable = std::env::var("ONCEWARD_JSON").unwrap_or_default();
     flag || !off.contains(&variable.to_lowercase().as_str())
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a number, 1 or more".into())
 }
 
 fn key(text: &str) -> Result<Key, String> {

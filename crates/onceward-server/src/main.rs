@@ -1,4 +1,4 @@
-//! The `onceward` binary: operations on a store, and its bench.
+//! The `onceward` binary: the gateway, operations on a store, and its bench.
 //!
 //! Parses the command line, runs one command and turns what came of it into an exit code: 0 fine,
 //! 1 failed, 2 wrong usage. Only this crate reads flags, files and environment; every decision and
@@ -8,6 +8,7 @@ mod bench;
 mod cli;
 mod commands;
 mod failure;
+mod gateway;
 mod open;
 mod output;
 mod times;

@@ -1,8 +1,8 @@
 //! From a store's URL to an open store, with errors that say what to do.
 //!
 //! Reading opens SQLite read-only, so that it works while a server holds the file. Only `migrate`
-//! makes a file: a mistyped path is an error, never a new empty store. A URL's password is never
-//! shown.
+//! and servers make a file: elsewhere a mistyped path is an error, never a new empty store. A URL's
+//! password is never shown.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +27,8 @@ pub(crate) enum Access {
     Read,
     /// Change what is there.
     Write,
+    /// Change it, and make it if it is not there: for servers.
+    Create,
 }
 
 /// Where a store is.
@@ -81,10 +83,14 @@ impl StoreUrl {
         match self {
             Self::Memory => Ok(Arc::new(onceward::store::memory::MemoryStore::new())),
             Self::Sqlite(path) => {
-                exists(path)?;
+                if access != Access::Create {
+                    exists(path)?;
+                }
                 let store = match access {
                     Access::Read => SqliteStore::open_read_only(path),
-                    Access::Write => SqliteStore::open(path, SqliteOptions::default()),
+                    Access::Write | Access::Create => {
+                        SqliteStore::open(path, SqliteOptions::default())
+                    }
                 };
                 Ok(Arc::new(store.map_err(|error| self.failure(&error))?))
             }

@@ -5,6 +5,7 @@ mod audit;
 pub(crate) mod generate;
 mod keys;
 mod migrate;
+mod serve;
 mod sweep;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::output::Out;
 pub(crate) async fn run(command: &Command, common: &Common, out: &Out) -> Result<(), Failure> {
     let url = StoreUrl::parse(&common.store)?;
     match command {
+        Command::Serve(args) => serve::serve(&url, args, out).await,
         Command::Keys(Keys::List(args)) => keys::list(&url, args, out).await,
         Command::Keys(Keys::Show { key }) => keys::show(&url, key, out).await,
         Command::Keys(Keys::Resolve(args)) => keys::resolve(&url, args, out).await,

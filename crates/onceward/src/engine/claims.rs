@@ -56,6 +56,21 @@ impl Engine {
         claim: &Claim,
         wait: Duration,
     ) -> Result<Verdict, EngineError> {
+        self.claim_waiting_unless(claim, wait, std::future::pending()).await
+    }
+
+    /// [`Engine::claim_waiting`], but the wait also ends when `gone` resolves: the caller has left.
+    ///
+    /// Dropping a claim's future may leave a grant that nobody holds; this ends only between looks.
+    ///
+    /// # Errors
+    /// As [`Engine::claim`].
+    pub async fn claim_waiting_unless(
+        &self,
+        claim: &Claim,
+        wait: Duration,
+        gone: impl Future<Output = ()>,
+    ) -> Result<Verdict, EngineError> {
         let deadline = later(Instant::now(), wait);
         let first = self.claim(claim).await?;
         if wait.is_zero() || !matches!(first, Verdict::Busy { .. }) {
@@ -64,6 +79,7 @@ impl Engine {
         // Too many wait already: busy is the answer.
         let Some(waiter) = self.0.waiters.enter(&claim.key) else { return Ok(first) };
         let mut pause = self.0.options.poll_first;
+        tokio::pin!(gone);
         loop {
             let rung = waiter.bell.notified();
             tokio::pin!(rung);
@@ -81,6 +97,7 @@ impl Engine {
             let lease = Duration::from_millis(retry_after_ms);
             let nap = pause.min(deadline - now).min(lease.max(Duration::from_millis(1)));
             tokio::select! {
+                () = &mut gone => return Ok(verdict),
                 () = rung => {}
                 () = self.changed_elsewhere(&claim.key) => {}
                 () = tokio::time::sleep(nap) => pause = (pause * 2).min(self.0.options.poll_max),

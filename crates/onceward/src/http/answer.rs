@@ -52,5 +52,6 @@ pub(super) fn spoken(
 
 /// Whether a response never ends by itself.
 pub(super) fn is_stream(content_type: Option<&HeaderValue>) -> bool {
-    content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+    const STREAMS: [&[u8]; 2] = [b"text/event-stream", b"multipart/x-mixed-replace"];
+    content_type.is_some_and(|value| STREAMS.iter().any(|name| value.as_bytes().starts_with(name)))
 }

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -100,6 +101,30 @@ where
         }
     }
     Buffered::Whole(if more.is_empty() { first } else { more.freeze() })
+}
+
+/// Most bytes of a refused body that are read and thrown away.
+const DISCARD_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Longest time that this takes.
+const DISCARD_FOR: Duration = Duration::from_secs(5);
+
+/// Reads the rest of a refused body, within bounds: closing on a client that is still sending
+/// would take the answer away from it.
+pub(super) async fn discard<B>(mut body: B)
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+{
+    let reading = async {
+        let mut read = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            read += frame.data_ref().map_or(0, |data| data.len() as u64);
+            if read > DISCARD_BYTES_MAX {
+                return;
+            }
+        }
+    };
+    // Whoever takes longer finds the connection closed.
+    let _ = tokio::time::timeout(DISCARD_FOR, reading).await;
 }
 
 /// What was read already, then the rest.

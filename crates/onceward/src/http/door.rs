@@ -21,6 +21,7 @@ use super::admit::Admitted;
 use super::authorize::{Authorize, Authorized};
 use super::cache::ReplayCache;
 use super::document::policy_document;
+use super::drain::Drain;
 use super::gates::{DoorLimits, Gates};
 use super::identity::{Caller, Identity};
 use super::names;
@@ -50,6 +51,7 @@ pub struct Door {
     pub(super) shadow: Shadow,
     pub(super) document: Bytes,
     identity_headers: Option<(HeaderName, HeaderName)>,
+    pub(super) drain: Drain,
 }
 
 impl Door {
@@ -68,6 +70,7 @@ impl Door {
             authorize: None,
             leaf_key: [0; 32],
             identity_headers: None,
+            drain: Drain::new(),
         }
     }
 
@@ -167,14 +170,29 @@ impl Door {
         }
     }
 
-    /// Claims, waiting for a running duplicate as long as the policy says.
+    /// What closes this door.
+    #[must_use]
+    pub fn drain(&self) -> Drain {
+        self.drain.clone()
+    }
+
+    /// Claims, waiting for a running duplicate as long as the policy says; the wait ends early when
+    /// `gone` resolves or the door closes.
     pub(super) async fn claim(
         &self,
         admitted: &Admitted,
         policy: &Policy,
+        gone: impl Future<Output = ()>,
     ) -> Result<Verdict, Refusal> {
         let wait = Duration::from_millis(policy.wait_ms);
-        self.engine.claim_waiting(&admitted.claim, wait).await.map_err(|error| no_answer(&error))
+        let gone = async {
+            tokio::select! {
+                () = gone => {}
+                () = self.drain.closing() => {}
+            }
+        };
+        let claimed = self.engine.claim_waiting_unless(&admitted.claim, wait, gone).await;
+        claimed.map_err(|error| no_answer(&error))
     }
 
     /// The refusal that a verdict other than run or replay comes to.

@@ -7,21 +7,24 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body::Body as HttpBody;
-use onceward_core::decide::{Finish, Permit, Verdict};
+use onceward_core::decide::Verdict;
+use tokio::sync::oneshot;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::admit::{Admitted, Brought, admit, brought};
-use super::answer::{for_handler, is_stream, said_again, spoken};
-use super::body::{Body, BoxError, Buffered, Resumed, buffer};
+use super::answer::{for_handler, said_again};
+use super::body::{Body, BoxError, Buffered, buffer, discard};
+use super::dialect::Dialect;
 use super::document::POLICY_PATH;
 use super::door::{Door, Lost, decode};
 use super::gates::Pass;
@@ -31,28 +34,8 @@ use super::outcome::StoredResponse;
 use super::policy::{Commits, MissingKey, Mode, Policy};
 use super::refusal::{Code, Refusal};
 use super::route::Place;
+use super::run::{Run, ServiceError};
 use super::shadow::{ShadowRun, Would};
-
-/// What a service's error means for the effect of its request.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServiceError {
-    /// Nothing was sent: the key is given back.
-    #[error("nothing was sent: {0}")]
-    NotSent(String),
-    /// It took too long; whether it had its effect is not known.
-    #[error("no answer in time: {0}")]
-    TimedOut(String),
-}
-
-/// What a handler may know about its attempt; found in the request's extensions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attempt {
-    /// Rises with every grant of this key: hand it to whatever you call.
-    pub fence: u64,
-    /// 1 for the first.
-    pub attempt: u32,
-}
 
 /// Protects services with a [`Door`].
 #[derive(Debug, Clone)]
@@ -131,16 +114,14 @@ where
         return pass(inner, Request::from_parts(head, body), &request_id).await;
     };
     let result = match policy.mode {
-        Mode::Shadow => shadow(&door, inner, (head, body), &policy, &place).await,
-        _ => protect(door, inner, (head, body), &policy, place).await,
+        Mode::Shadow => shadow(&door, inner, (head, body), (&policy, &place), &request_id).await,
+        _ => protect(door, inner, (head, body), (&policy, place), &request_id).await,
     };
     let mut response = match result {
         Ok(response) => response,
         Err(refusal) => policy.dialect.speaker().refuse(&refusal, &request_id).map(Body::from),
     };
-    if let Ok(value) = HeaderValue::from_str(&request_id) {
-        response.headers_mut().insert(names::X_REQUEST_ID, value);
-    }
+    mark_request(response.headers_mut(), &request_id);
     response
 }
 
@@ -149,8 +130,8 @@ async fn protect<S, B, R>(
     door: Arc<Door>,
     inner: S,
     (mut head, body): (Parts, B),
-    policy: &Policy,
-    place: Place,
+    (policy, place): (&Policy, Place),
+    request_id: &str,
 ) -> Result<Response<Body>, Refusal>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
@@ -169,7 +150,7 @@ where
         key = Ok(Brought::Key(format!("unkeyed-{}", random_id())));
     } else if unkeyed {
         let mut leave = door.gates.enter_unclaimed(place.route)?;
-        let mut response = pass(inner, Request::from_parts(head, body), "").await;
+        let mut response = pass(inner, Request::from_parts(head, body), request_id).await;
         leave.ended(Some(response.status()));
         speaker.mark_unkeyed(response.headers_mut());
         return Ok(response);
@@ -179,7 +160,11 @@ where
     })?;
     let body = match buffer(body, policy.max_request_bytes).await {
         Buffered::Whole(body) => body,
-        Buffered::TooLarge(..) => {
+        Buffered::TooLarge(_, rest) => {
+            // A client that is still sending would not hear us; one that asked first waits.
+            if !head.headers.contains_key(EXPECT) {
+                discard(rest).await;
+            }
             let detail = format!("at most {} bytes", policy.max_request_bytes);
             return Err(Refusal::new(Code::BodyTooLarge, detail));
         }
@@ -192,6 +177,7 @@ where
     if let Err(refused) = door.permits(policy, &head, &caller).await {
         return Ok(refused.map(Body::from));
     }
+    let key = admitted.key.clone();
     let mut response = match door.cache.get(&admitted.claim.key, &admitted.claim.fingerprint) {
         Some(outcome) => said_again(decode(&outcome)?, policy)?,
         None => {
@@ -199,12 +185,13 @@ where
             let head = for_handler(head, policy, &caller);
             match policy.commits {
                 Commits::Two => {
-                    let at = (policy, place.route);
-                    settle(door, inner, (head, body), at, &admitted).await?
+                    let at = (policy.clone(), place.route);
+                    settle(door, inner, (head, body), at, admitted).await?
                 }
                 Commits::One => {
                     let (door, admitted) = (&*door, &admitted);
                     let (caller, route) = (&caller, place.route);
+                    let _entered = door.drain.enter().ok_or_else(going_down)?;
                     let once = OneCommit { door, policy, route, admitted, caller };
                     once.settle(inner, (head, body)).await?
                 }
@@ -214,18 +201,21 @@ where
     if unkeyed {
         speaker.mark_unkeyed(response.headers_mut());
     } else {
-        speaker.mark_keyed(response.headers_mut(), &admitted.key);
+        speaker.mark_keyed(response.headers_mut(), &key);
     }
     Ok(response)
 }
 
-/// Claims, then runs or replays.
+/// Claims, then runs or replays, in a task of its own: it goes on when the client goes away.
+///
+/// The claim is in it too: one whose future is dropped half-way could leave a grant that nobody
+/// holds. A client that left before the grant has it released; later its work goes on.
 async fn settle<S, B, R>(
     door: Arc<Door>,
     inner: S,
     (head, body): (Parts, Bytes),
-    (policy, route): (&Policy, Option<usize>),
-    admitted: &Admitted,
+    (policy, route): (Policy, Option<usize>),
+    admitted: Admitted,
 ) -> Result<Response<Body>, Refusal>
 where
     S: Service<Request<B>, Response = Response<R>> + Send + 'static,
@@ -235,45 +225,91 @@ where
     R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let pass = match enter(&door, policy, route, admitted).await? {
-        Ok(pass) => pass,
-        Err(stored) => return said_again(stored, policy),
-    };
-    // The lease began no earlier than we asked for it.
-    let asked = Instant::now();
-    let (permit, was_expired) = match door.claim(admitted, policy).await? {
-        Verdict::Run { permit, was_expired } => (permit, was_expired),
-        Verdict::Replay(stored) => return said_again(door.replay(&stored)?, policy),
-        other => return Err(door.refuse(other, admitted, policy).await),
-    };
-    let (door_too, policy_too) = (door.clone(), policy.clone());
-    let run = Run { door: door_too, policy: policy_too, permit: permit.clone(), asked, pass };
-    let request = run.request(head, &admitted.key, body);
-    // A task of its own: it goes on when the client goes away, and a panic ends only it.
-    let ran = tokio::spawn(async move { run.serve(inner, request).await }).await;
-    let mut response = match ran {
-        Ok(Ok(response)) => response,
-        Ok(Err(Lost::Refused(refusal))) => return Err(refusal),
-        Ok(Err(Lost::Overtaken)) => match door.claim(admitted, policy).await? {
+    let entered = door.drain.enter().ok_or_else(going_down)?;
+    let (mut answer, heard) = oneshot::channel();
+    tokio::spawn(async move {
+        let settling = Settling { door: &door, policy: &policy, route, admitted: &admitted };
+        let result = settling.settle(inner, (head, body), &mut answer).await;
+        // Nobody may be there to hear it; the record is.
+        let _ = answer.send(result);
+        drop(entered);
+    });
+    let detail = "the server broke off; retry with the same key";
+    heard.await.unwrap_or_else(|_| Err(Refusal::new(Code::UpstreamFailed, detail)))
+}
+
+/// A request on its way from the claim to the answer.
+struct Settling<'a> {
+    door: &'a Arc<Door>,
+    policy: &'a Policy,
+    route: Option<usize>,
+    admitted: &'a Admitted,
+}
+
+impl Settling<'_> {
+    async fn settle<S, B, R>(
+        &self,
+        inner: S,
+        (head, body): (Parts, Bytes),
+        answer: &mut oneshot::Sender<Result<Response<Body>, Refusal>>,
+    ) -> Result<Response<Body>, Refusal>
+    where
+        S: Service<Request<B>, Response = Response<R>>,
+        S::Error: Into<BoxError>,
+        B: From<Bytes>,
+        R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
+        R::Error: Into<BoxError>,
+    {
+        let Self { door, policy, route, admitted } = *self;
+        let pass = match enter(door, policy, route, admitted).await? {
+            Ok(pass) => pass,
+            Err(stored) => return said_again(stored, policy),
+        };
+        // The lease began no earlier than we asked for it.
+        let asked = Instant::now();
+        let (permit, was_expired) = match door.claim(admitted, policy, answer.closed()).await? {
+            Verdict::Run { permit, was_expired } => (permit, was_expired),
             Verdict::Replay(stored) => return said_again(door.replay(&stored)?, policy),
+            other => return Err(door.refuse(other, admitted, policy).await),
+        };
+        if answer.is_closed() {
+            let _ = door.engine.release(&permit).await;
+            return Err(Refusal::new(Code::BadRequest, "the client left before it began"));
+        }
+        let run = Run { door, policy, permit: &permit, asked, pass };
+        let request = run.request(head, &admitted.key, body);
+        // A panic of the handler ends only its attempt.
+        let ran = std::panic::AssertUnwindSafe(run.serve(inner, request)).catch_unwind().await;
+        let mut response = match ran {
+            Ok(Ok(response)) => response,
+            Ok(Err(Lost::Refused(refusal))) => return Err(refusal),
+            Ok(Err(Lost::Overtaken)) => return self.overtaken().await,
+            Err(_) => {
+                let _ = door.engine.abandon(&permit, "the handler panicked").await;
+                let detail = "the handler broke off; whether it had its effect is not known";
+                return Err(Refusal::new(Code::UpstreamFailed, detail));
+            }
+        };
+        if was_expired {
+            policy.dialect.speaker().mark_expired(response.headers_mut());
+        }
+        Ok(response)
+    }
+
+    /// The lease ran out and someone else was granted: theirs is the answer.
+    async fn overtaken(&self) -> Result<Response<Body>, Refusal> {
+        let Self { door, policy, admitted, .. } = *self;
+        match door.claim(admitted, policy, std::future::pending()).await? {
+            Verdict::Replay(stored) => said_again(door.replay(&stored)?, policy),
             // Whoever overtook us has it in hand; a fresh grant is not ours to use here.
             Verdict::Run { permit, .. } => {
                 let _ = door.engine.abandon(&permit, "taken by mistake").await;
                 let detail = "the lease of this request ran out; retry with the same key";
-                return Err(Refusal::new(Code::InFlight, detail));
+                Err(Refusal::new(Code::InFlight, detail))
             }
-            other => return Err(door.refuse(other, admitted, policy).await),
-        },
-        Err(_) => {
-            let _ = door.engine.abandon(&permit, "the handler panicked").await;
-            let detail = "the handler broke off; whether it had its effect is not known";
-            return Err(Refusal::new(Code::UpstreamFailed, detail));
+            other => Err(door.refuse(other, admitted, policy).await),
         }
-    };
-    if was_expired {
-        policy.dialect.speaker().mark_expired(response.headers_mut());
     }
-    Ok(response)
 }
 
 /// Leave to claim, or what is there already: a done request is answered however the breaker stands.
@@ -296,145 +332,13 @@ async fn enter(
     }
 }
 
-/// One execution under a permit.
-struct Run {
-    door: Arc<Door>,
-    policy: Policy,
-    permit: Permit,
-    asked: Instant,
-    pass: Pass,
-}
-
-impl Run {
-    /// The request as the handler sees it.
-    fn request<B: From<Bytes>>(&self, mut head: Parts, key: &str, body: Bytes) -> Request<B> {
-        let (fence, attempt) = (self.permit.fence.0, self.permit.record.attempt);
-        head.headers.insert(names::FENCE, HeaderValue::from(fence));
-        head.headers.insert(names::ATTEMPT, HeaderValue::from(attempt));
-        if let Ok(key) = HeaderValue::from_str(key) {
-            head.headers.insert(names::IDEMPOTENCY_KEY, key);
-        }
-        head.extensions.insert(Attempt { fence, attempt });
-        Request::from_parts(head, B::from(body))
-    }
-
-    fn lease(&self) -> Duration {
-        Duration::from_millis(self.policy.lease_ms)
-    }
-
-    async fn serve<S, B, R>(
-        mut self,
-        mut inner: S,
-        request: Request<B>,
-    ) -> Result<Response<Body>, Lost>
-    where
-        S: Service<Request<B>, Response = Response<R>>,
-        S::Error: Into<BoxError>,
-        R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
-        R::Error: Into<BoxError>,
-    {
-        let ready = std::future::poll_fn(|context| inner.poll_ready(context)).await;
-        let ready: Result<(), BoxError> = ready.map_err(Into::into);
-        if let Err(error) = ready {
-            return self.failed(&ServiceError::NotSent(error.to_string()).into()).await;
-        }
-        let request_id = request.headers().get(names::X_REQUEST_ID).cloned();
-        let call = inner.call(request);
-        let response: Result<Response<R>, BoxError> =
-            self.renewing(call).await?.map_err(Into::into);
-        let response = match response {
-            Ok(response) => response,
-            Err(error) => return self.failed(&error).await,
-        };
-        let (mut head, body) = response.into_parts();
-        if head.status.is_server_error() {
-            self.pass.ended(Some(head.status));
-        }
-        names::strip_ours(&mut head.headers);
-        let most = self.policy.max_stored_bytes;
-        let body = if is_stream(head.headers.get(CONTENT_TYPE)) {
-            Buffered::TooLarge(Bytes::new(), body)
-        } else {
-            self.renewing(buffer(body, most)).await?
-        };
-        match body {
-            Buffered::Whole(mut bytes) => {
-                self.pass.ended(Some(head.status));
-                if let Some((code, said)) = spoken(&mut head, &self.policy, request_id.as_ref()) {
-                    bytes = said;
-                    if !code.is_outcome() {
-                        // The handler has not judged the request: a retry may run.
-                        let _ = self.door.engine.release(&self.permit).await;
-                        return Ok(Response::from_parts(head, Body::from(bytes)));
-                    }
-                }
-                self.record(&head, Some(bytes.clone())).await?;
-                Ok(Response::from_parts(head, Body::from(bytes)))
-            }
-            Buffered::TooLarge(read, rest) => {
-                self.pass.ended(Some(head.status));
-                // Done, whatever becomes of the stream: it never runs again.
-                self.record(&head, None).await?;
-                head.headers.insert(names::STORED, HeaderValue::from_static("false"));
-                let body = Body::live(Resumed { read: Some(read), rest });
-                Ok(Response::from_parts(head, body))
-            }
-            Buffered::Broken(error) => self.failed(&error).await,
-        }
-    }
-
-    async fn record(&self, head: &http::response::Parts, body: Option<Bytes>) -> Result<(), Lost> {
-        let further = &self.policy.store_headers;
-        let stored = StoredResponse::of(head.status, &head.headers, further, body);
-        let lease_ends = self.asked + self.lease();
-        self.door.finish(&self.permit, &stored, &self.policy, lease_ends).await
-    }
-
-    /// Awaits something while the lease is renewed, before half of it has passed.
-    async fn renewing<F: Future>(&self, work: F) -> Result<F::Output, Lost> {
-        let pause = self.lease() / 3;
-        tokio::pin!(work);
-        loop {
-            tokio::select! {
-                done = &mut work => return Ok(done),
-                () = tokio::time::sleep(pause) => {}
-            }
-            // A renewal without an answer may have happened; the fence decides at completion.
-            if let Ok(Finish::Lost) = self.door.engine.renew(&self.permit, None).await {
-                return Err(Lost::Overtaken);
-            }
-        }
-    }
-
-    /// The service failed: given back when nothing was sent, abandoned otherwise.
-    async fn failed<T>(&mut self, error: &BoxError) -> Result<T, Lost> {
-        self.pass.ended(None);
-        let engine = &self.door.engine;
-        let (code, detail) = match error.downcast_ref::<ServiceError>() {
-            Some(ServiceError::NotSent(_)) => {
-                let _ = engine.release(&self.permit).await;
-                (Code::UpstreamFailed, "nothing was sent; retry with the same key")
-            }
-            Some(ServiceError::TimedOut(_)) => {
-                let _ = engine.abandon(&self.permit, "no answer in time").await;
-                (Code::UpstreamTimeout, "whether it had its effect is not known")
-            }
-            None => {
-                let _ = engine.abandon(&self.permit, "no whole answer came").await;
-                (Code::UpstreamFailed, "whether it had its effect is not known")
-            }
-        };
-        Err(Lost::Refused(Refusal::new(code, detail)))
-    }
-}
-
 /// Shadow mode: the request goes on as it came, and what would have been done is counted.
 async fn shadow<S, B, R>(
     door: &Door,
     inner: S,
     (mut head, body): (Parts, B),
-    policy: &Policy,
-    place: &Place,
+    (policy, place): (&Policy, &Place),
+    request_id: &str,
 ) -> Result<Response<Body>, Refusal>
 where
     S: Service<Request<B>, Response = Response<R>>,
@@ -457,7 +361,7 @@ where
     let caller = door.identify(&mut head);
     let (Some(caller), None) = (caller, would) else {
         door.shadow.count(place.route, would.unwrap_or(Would::Refuse(Code::AuthRequired)));
-        return Ok(pass(inner, Request::from_parts(head, body), "").await);
+        return Ok(pass(inner, Request::from_parts(head, body), request_id).await);
     };
     let body = match buffer(body, policy.max_request_bytes).await {
         Buffered::Whole(body) => body,
@@ -475,7 +379,7 @@ where
         },
     };
     door.shadow.count(place.route, would);
-    let response = pass(inner, Request::from_parts(head, B::from(body)), "").await;
+    let response = pass(inner, Request::from_parts(head, B::from(body)), request_id).await;
     if let Some(run) = run {
         run.ended(policy, response.status(), Instant::now());
     }
@@ -512,22 +416,38 @@ where
         Ok(response) => {
             if let Some(refusal) = response.extensions().get::<Refusal>() {
                 // No route, no dialect of its own; but the problem names this request.
-                let speaker = super::dialect::Dialect::Standard.speaker();
-                return speaker.refuse(refusal, request_id).map(Body::from);
+                return unrouted(refusal, request_id);
             }
             let mut response = response.map(Body::live);
             names::strip_ours(response.headers_mut());
+            mark_request(response.headers_mut(), request_id);
             response
         }
         Err(error) => {
-            let code = match error.downcast_ref::<ServiceError>() {
-                Some(ServiceError::TimedOut(_)) => Code::UpstreamTimeout,
-                _ => Code::UpstreamFailed,
+            let (code, detail) = match error.downcast_ref::<ServiceError>() {
+                Some(ServiceError::NotSent(_)) => (Code::UpstreamFailed, "nothing was sent"),
+                Some(ServiceError::TimedOut(_)) => (Code::UpstreamTimeout, "no answer in time"),
+                None => (Code::UpstreamFailed, "the service gave no whole answer"),
             };
-            let refusal = Refusal::new(code, "the service gave no whole answer");
-            super::dialect::Dialect::Standard.speaker().refuse(&refusal, request_id).map(Body::from)
+            unrouted(&Refusal::new(code, detail), request_id)
         }
     }
+}
+
+fn unrouted(refusal: &Refusal, request_id: &str) -> Response<Body> {
+    let mut response = Dialect::Standard.speaker().refuse(refusal, request_id);
+    mark_request(response.headers_mut(), request_id);
+    response.map(Body::from)
+}
+
+fn mark_request(headers: &mut HeaderMap, request_id: &str) {
+    if let Ok(value) = HeaderValue::from_str(request_id) {
+        headers.insert(names::X_REQUEST_ID, value);
+    }
+}
+
+fn going_down() -> Refusal {
+    Refusal::new(Code::Shed, "this server is going down; retry with the same key")
 }
 
 fn random_id() -> String {

@@ -26,11 +26,11 @@ use super::body::{Body, BoxError, Buffered, Resumed, buffer};
 use super::door::{Door, no_answer};
 use super::etag::ETag;
 use super::identity::Caller;
-use super::layer::ServiceError;
 use super::names;
 use super::outcome::StoredResponse;
 use super::policy::Policy;
 use super::refusal::{Code, Refusal};
+use super::run::ServiceError;
 use super::writes::{Offer, handed};
 use crate::engine::{EngineError, OnceVerdict};
 

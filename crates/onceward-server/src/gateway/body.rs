@@ -1,0 +1,183 @@
+//! Bodies on their way through: whole ones, and live ones that may not stall.
+//!
+//! A client earns time with every byte, so that a slow line is served and a trickle is cut. An
+//! upstream may be silent for a while, however much it has sent.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use onceward::http::{BoxError, ServiceError};
+use tokio::time::Sleep;
+
+use super::pool::Lent;
+
+/// Bytes that earn a client a second: about the slowest line that is still served.
+const BYTES_PER_SECOND_MIN: u64 = 1_000;
+
+/// A request's body: the client's, or one that was read whole.
+pub(super) enum RequestBody {
+    /// As it comes in.
+    Live(Live),
+    /// All of it.
+    Whole(Option<Bytes>),
+}
+
+/// A client's body as it comes in.
+pub(super) struct Live {
+    body: Incoming,
+    most: Duration,
+    left: Duration,
+    waiting: Option<(Instant, Pin<Box<Sleep>>)>,
+    /// Rises with every frame, for whoever waits for the answer.
+    progress: Arc<AtomicU64>,
+}
+
+impl RequestBody {
+    /// The body of a request that has just come in.
+    pub(super) fn live(body: Incoming, most: Duration) -> Self {
+        let progress = Arc::default();
+        Self::Live(Live { body, most, left: most, waiting: None, progress })
+    }
+
+    /// What rises while it flows; none when it is whole.
+    pub(super) fn progress(&self) -> Option<Arc<AtomicU64>> {
+        match self {
+            Self::Live(live) if !live.body.is_end_stream() => Some(live.progress.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl From<Bytes> for RequestBody {
+    fn from(bytes: Bytes) -> Self {
+        Self::Whole((!bytes.is_empty()).then_some(bytes))
+    }
+}
+
+impl Live {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match Pin::new(&mut self.body).poll_frame(context) {
+            Poll::Ready(frame) => {
+                let bytes = match &frame {
+                    Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len) as u64,
+                    _ => 0,
+                };
+                let waited = self.waiting.take().map_or(Duration::ZERO, |(at, _)| at.elapsed());
+                let earned = Duration::from_millis(bytes * 1_000 / BYTES_PER_SECOND_MIN);
+                self.left = (self.left.saturating_sub(waited) + earned).min(self.most);
+                self.progress.fetch_add(1, Ordering::Relaxed);
+                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+            }
+            Poll::Pending => {
+                let left = self.left;
+                let (_, deadline) = self
+                    .waiting
+                    .get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(left))));
+                ready!(deadline.as_mut().poll(context));
+                Poll::Ready(Some(Err("it came too slowly".into())))
+            }
+        }
+    }
+}
+
+impl HttpBody for RequestBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut *self {
+            Self::Live(live) => live.poll(context),
+            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Live(live) => live.body.is_end_stream(),
+            Self::Whole(bytes) => bytes.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Live(live) => live.body.size_hint(),
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+        }
+    }
+}
+
+/// An upstream's body; its connection goes back to the pool when it has ended.
+pub(super) struct ResponseBody {
+    body: Incoming,
+    /// Given back at the end; dropped with a body that nobody reads to its end.
+    connection: Option<Lent>,
+    silence: Duration,
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl ResponseBody {
+    /// The body of an answer that has just come in.
+    pub(super) fn new(body: Incoming, connection: Lent, silence: Duration) -> Self {
+        let mut body = Self { body, connection: Some(connection), silence, waiting: None };
+        if body.body.is_end_stream() {
+            body.ended();
+        }
+        body
+    }
+
+    fn ended(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.give_back();
+        }
+    }
+}
+
+impl HttpBody for ResponseBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        match Pin::new(&mut this.body).poll_frame(context) {
+            Poll::Ready(None) => {
+                this.ended();
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(frame)) => {
+                this.waiting = None;
+                if frame.is_ok() && this.body.is_end_stream() {
+                    this.ended();
+                }
+                Poll::Ready(Some(frame.map_err(Into::into)))
+            }
+            Poll::Pending => {
+                let silence = this.silence;
+                let deadline =
+                    this.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(silence)));
+                ready!(deadline.as_mut().poll(context));
+                let late = ServiceError::TimedOut("the upstream fell silent in its answer".into());
+                Poll::Ready(Some(Err(late.into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

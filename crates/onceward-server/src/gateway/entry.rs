@@ -1,0 +1,117 @@
+//! The entrance: what every request passes before the layer sees it.
+//!
+//! Refused here, with the connection closed behind it: double framing, upgrades, tunnels. Nothing
+//! of these reaches a store or an upstream.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::header::{CONNECTION, UPGRADE};
+use http::{HeaderName, HeaderValue, Method, Request, Response, Version};
+use hyper::body::Incoming;
+use hyper::service::Service;
+use onceward::http::{Body, Code, Dialect, Onceward, Refusal, names};
+
+use super::body::RequestBody;
+use super::forward::Forward;
+use super::headers;
+use super::listen::{Peer, Serves};
+use super::settings::Settings;
+
+/// Longest part of a client's own request id that an answer repeats.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// Makes the service of every connection.
+#[derive(Clone)]
+pub(super) struct Entrance(Arc<Shared>);
+
+struct Shared {
+    protected: Onceward<Forward>,
+    identity_headers: Vec<HeaderName>,
+    body_for: Duration,
+}
+
+impl Entrance {
+    /// In front of this protected service.
+    pub(super) fn new(protected: Onceward<Forward>, settings: &Settings) -> Self {
+        Self(Arc::new(Shared {
+            protected,
+            identity_headers: settings.identity_headers.clone(),
+            body_for: settings.times.body,
+        }))
+    }
+}
+
+impl Serves for Entrance {
+    type Body = Body;
+    type Future = Answering;
+    type Service = Connection;
+
+    fn connection(&self, peer: Peer) -> Connection {
+        Connection { shared: self.0.clone(), peer, requests: AtomicU64::new(0) }
+    }
+}
+
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+/// The service of one connection.
+pub(super) struct Connection {
+    shared: Arc<Shared>,
+    peer: Peer,
+    requests: AtomicU64,
+}
+
+impl Service<Request<Incoming>> for Connection {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        let nth = self.requests.fetch_add(1, Ordering::Relaxed);
+        let double = self.peer.double_framed.is(nth);
+        if let Some(detail) = malformed(&request, double) {
+            let response = refused(&request, detail);
+            return Box::pin(std::future::ready(Ok(response)));
+        }
+        let (mut head, body) = request.into_parts();
+        headers::strip_hop_by_hop(&mut head.headers, &self.shared.identity_headers);
+        headers::introduce(&mut head, self.peer.address, self.peer.is_tls);
+        let body = RequestBody::live(body, self.shared.body_for);
+        let request = Request::from_parts(head, body);
+        tower::Service::call(&mut self.shared.protected.clone(), request)
+    }
+}
+
+/// Why a request can't be served at all.
+fn malformed(request: &Request<Incoming>, double: bool) -> Option<&'static str> {
+    if double {
+        return Some("it has both Content-Length and Transfer-Encoding");
+    }
+    if *request.method() == Method::CONNECT {
+        return Some("this is not a tunnel: CONNECT is not supported");
+    }
+    if request.headers().contains_key(UPGRADE) {
+        return Some("upgrades are not supported: send it without Upgrade");
+    }
+    None
+}
+
+/// The answer to it, after which an HTTP/1 connection closes.
+fn refused(request: &Request<Incoming>, detail: &str) -> Response<Body> {
+    let id = request.headers().get(names::X_REQUEST_ID);
+    let id = id.filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
+    let text = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or("none");
+    let refusal = Refusal::new(Code::BadRequest, detail);
+    let mut response = Dialect::Standard.speaker().refuse(&refusal, text).map(Body::from);
+    if request.version() <= Version::HTTP_11 {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    if let Some(id) = id {
+        response.headers_mut().insert(names::X_REQUEST_ID, id);
+    }
+    response
+}

@@ -1,0 +1,170 @@
+//! The forwarder: the service behind the layer. One request goes to its upstream, its answer comes
+//! back; nothing is retried that may have been sent.
+//!
+//! Errors say what they mean for the effect: nothing was sent, no answer in time, or, for all
+//! else, nobody knows. Redirects are answers like any other.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::header::{EXPECT, HOST};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
+use onceward::http::{BoxError, Routes, ServiceError};
+
+use super::body::{RequestBody, ResponseBody};
+use super::headers;
+use super::pool::{Connector, Pool};
+use super::settings::{Settings, Upstream};
+use crate::failure::Failure;
+
+/// Sends requests to their upstreams. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Forward(Arc<Inner>);
+
+struct Inner {
+    default: Target,
+    /// By endpoint, for routes that go elsewhere.
+    others: HashMap<String, Target>,
+    routes: Routes,
+    silence: Duration,
+}
+
+/// An upstream and the connections to it.
+struct Target {
+    base: String,
+    /// What `Host` says to it; none: what the client said.
+    host: Option<HeaderValue>,
+    fallback_host: HeaderValue,
+    pool: Arc<Pool>,
+}
+
+impl Forward {
+    /// A forwarder to the upstreams that the settings name.
+    pub(super) fn new(settings: &Settings) -> Result<Self, Failure> {
+        let connector = Connector::new(&settings.times)?;
+        let target = |upstream: &Upstream| -> Result<Target, Failure> {
+            let host = HeaderValue::from_str(upstream.host()).map_err(|_| {
+                Failure::usage("upstream.url", format!("{}: not a host", upstream.origin))
+            })?;
+            let (limits, times) = (&settings.limits, &settings.times);
+            let pool = Pool::new(upstream.origin.clone(), connector.clone(), limits, times);
+            Ok(Target {
+                base: upstream.base.clone(),
+                // Behind TLS the certificate's name is the one that is served there.
+                host: upstream.is_https().then(|| host.clone()),
+                fallback_host: host,
+                pool: Arc::new(pool),
+            })
+        };
+        let mut others = HashMap::new();
+        for (endpoint, upstream) in &settings.route_upstreams {
+            others.insert(endpoint.clone(), target(upstream)?);
+        }
+        Ok(Self(Arc::new(Inner {
+            default: target(&settings.upstream)?,
+            others,
+            routes: settings.routes.clone(),
+            silence: settings.times.upstream,
+        })))
+    }
+}
+
+impl Inner {
+    fn target(&self, head: &Parts) -> &Target {
+        if self.others.is_empty() {
+            return &self.default;
+        }
+        let place = self.routes.find(&head.method, head.uri.path());
+        place.and_then(|(_, place)| self.others.get(&place.endpoint)).unwrap_or(&self.default)
+    }
+
+    async fn forward(
+        &self,
+        request: Request<RequestBody>,
+    ) -> Result<Response<ResponseBody>, BoxError> {
+        let (mut head, body) = request.into_parts();
+        let target = self.target(&head);
+        target.address(&mut head);
+        let progress = body.progress();
+        let sending = target.pool.send(Request::from_parts(head, body), self.silence);
+        let mut response = self.in_time(sending, progress).await?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err("the upstream switched protocols unasked".into());
+        }
+        *response.version_mut() = Version::HTTP_11;
+        headers::strip_answer(response.headers_mut());
+        Ok(response)
+    }
+
+    /// Waits as long as the upstream may say nothing; a body that still flows to it counts as
+    /// being at work.
+    async fn in_time<T>(
+        &self,
+        sending: impl Future<Output = Result<T, BoxError>>,
+        progress: Option<Arc<AtomicU64>>,
+    ) -> Result<T, BoxError> {
+        tokio::pin!(sending);
+        let mut seen = 0;
+        loop {
+            tokio::select! {
+                sent = &mut sending => return sent,
+                () = tokio::time::sleep(self.silence) => {}
+            }
+            let now = progress.as_ref().map_or(0, |progress| progress.load(Ordering::Relaxed));
+            if now == seen {
+                let seconds = self.silence.as_secs_f64();
+                let why = format!("the upstream said nothing for {seconds} s");
+                return Err(ServiceError::TimedOut(why).into());
+            }
+            seen = now;
+        }
+    }
+}
+
+impl Target {
+    /// Makes a request one to this upstream.
+    fn address(&self, head: &mut Parts) {
+        let own = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let path = if self.base.is_empty() {
+            head.uri.path_and_query().cloned()
+        } else {
+            format!("{}{own}", self.base).parse().ok()
+        };
+        let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
+        head.uri = Uri::from(path);
+        head.version = Version::HTTP_11;
+        // We have asked for the body already, or will when the upstream takes it.
+        head.headers.remove(EXPECT);
+        match &self.host {
+            Some(host) => {
+                head.headers.insert(HOST, host.clone());
+            }
+            None => {
+                head.headers.entry(HOST).or_insert_with(|| self.fallback_host.clone());
+            }
+        }
+    }
+}
+
+type Answering = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, BoxError>> + Send>>;
+
+impl tower::Service<Request<RequestBody>> for Forward {
+    type Response = Response<ResponseBody>;
+    type Error = BoxError;
+    type Future = Answering;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
+        let inner = self.0.clone();
+        Box::pin(async move { inner.forward(request).await })
+    }
+}

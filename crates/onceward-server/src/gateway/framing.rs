@@ -1,0 +1,210 @@
+//! Where heads and bodies begin in the bytes of an HTTP/1 connection, to see double framing.
+//!
+//! A request with both `Content-Length` and `Transfer-Encoding` is how requests are smuggled past
+//! a proxy (RFC 9112 §6.1). The HTTP library drops one of the two silently, so that nobody behind
+//! it can tell: this file watches the bytes on their way in and tells which request it was. It changes
+//! no byte and decides nothing; when it loses its place, the library's own reading still holds.
+
+/// Longest head line that is looked at; the library refuses longer heads by itself.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+/// How an HTTP/2 connection begins, up to its first line end.
+const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0";
+
+/// Follows the bytes of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Framing {
+    at: At,
+    line: Vec<u8>,
+    head: Head,
+    heads: u64,
+    double: Option<u64>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum At {
+    #[default]
+    RequestLine,
+    HeaderLine,
+    Body(u64),
+    ChunkSize,
+    Chunk(u64),
+    ChunkEnd,
+    Trailer,
+    /// HTTP/2, or something that can't be followed.
+    Off,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Head {
+    length: Option<u64>,
+    has_length: bool,
+    encoded: bool,
+}
+
+impl Framing {
+    /// Which request of this connection, counted from 0, was framed twice; none so far otherwise.
+    pub(super) fn double(&self) -> Option<u64> {
+        self.double
+    }
+
+    /// Whether a whole head has come, or this is not HTTP/1.
+    pub(super) fn past_first_head(&self) -> bool {
+        self.heads > 0 || self.at == At::Off
+    }
+
+    /// Takes the next bytes of the connection.
+    pub(super) fn feed(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && self.at != At::Off {
+            bytes = match self.at {
+                At::Body(left) => self.skip(bytes, left, |left| match left {
+                    0 => At::RequestLine,
+                    left => At::Body(left),
+                }),
+                At::Chunk(left) => self.skip(bytes, left, |left| match left {
+                    0 => At::ChunkEnd,
+                    left => At::Chunk(left),
+                }),
+                _ => self.lines(bytes),
+            };
+        }
+    }
+
+    fn skip<'a>(&mut self, bytes: &'a [u8], left: u64, next: impl Fn(u64) -> At) -> &'a [u8] {
+        let take = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+        self.at = next(left - take as u64);
+        &bytes[take..]
+    }
+
+    fn lines<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+            self.line.extend_from_slice(bytes);
+            if self.line.len() > LINE_BYTES_MAX {
+                self.off();
+            }
+            return &[];
+        };
+        let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
+        if self.line.is_empty() {
+            self.line_ends(line);
+        } else {
+            let mut whole = std::mem::take(&mut self.line);
+            whole.extend_from_slice(line);
+            self.line_ends(&whole);
+            // Its room is used for the next line.
+            whole.clear();
+            self.line = whole;
+        }
+        rest
+    }
+
+    fn off(&mut self) {
+        self.at = At::Off;
+        self.line = Vec::new();
+    }
+
+    fn line_ends(&mut self, line: &[u8]) {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        self.at = match self.at {
+            At::RequestLine if line.is_empty() => At::RequestLine,
+            At::RequestLine if line == H2_PREFACE => At::Off,
+            At::RequestLine => {
+                self.head = Head::default();
+                At::HeaderLine
+            }
+            At::HeaderLine if line.is_empty() => self.head_ends(),
+            At::HeaderLine => {
+                self.header(line);
+                At::HeaderLine
+            }
+            At::ChunkSize => match chunk_size(line) {
+                Some(0) => At::Trailer,
+                Some(size) => At::Chunk(size),
+                None => At::Off,
+            },
+            At::ChunkEnd => At::ChunkSize,
+            At::Trailer if line.is_empty() => At::RequestLine,
+            At::Trailer => At::Trailer,
+            at @ (At::Body(_) | At::Chunk(_) | At::Off) => at,
+        };
+    }
+
+    fn header(&mut self, line: &[u8]) {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { return };
+        let (name, value) = (line[..colon].trim_ascii(), line[colon + 1..].trim_ascii());
+        if name.eq_ignore_ascii_case(b"content-length") {
+            self.head.has_length = true;
+            self.head.length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            self.head.encoded = true;
+        }
+    }
+
+    fn head_ends(&mut self) -> At {
+        let head = self.head;
+        self.heads += 1;
+        match (head.encoded, head.has_length, head.length) {
+            (true, true, _) => {
+                self.double = Some(self.heads - 1);
+                At::Off
+            }
+            (true, false, _) => At::ChunkSize,
+            (false, true, None) => At::Off,
+            (false, _, None | Some(0)) => At::RequestLine,
+            (false, _, Some(length)) => At::Body(length),
+        }
+    }
+}
+
+/// The size of a chunk, without its extensions.
+fn chunk_size(line: &[u8]) -> Option<u64> {
+    let digits = line.split(|byte| *byte == b';').next()?.trim_ascii();
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In one piece and byte by byte: where the reads end must not matter.
+    #[track_caller]
+    fn check(bytes: &str, double: Option<u64>, heads: u64) {
+        for size in [1, 3, bytes.len()] {
+            let mut framing = Framing::default();
+            bytes.as_bytes().chunks(size).for_each(|piece| framing.feed(piece));
+            assert_eq!((framing.double(), framing.heads), (double, heads), "{bytes:?} by {size}");
+        }
+    }
+
+    #[test]
+    fn double_framing_is_seen_in_either_order_and_spelling() {
+        let cl = "Content-Length: 3\r\n";
+        let te = "transfer-ENCODING : chunked\r\n";
+        check(&format!("POST / HTTP/1.1\r\n{cl}{te}\r\nabc"), Some(0), 1);
+        check(&format!("POST / HTTP/1.1\r\n{te}{cl}\r\nabc"), Some(0), 1);
+        check("POST / HTTP/1.1\nTransfer-Encoding:x\nContent-Length:\n\n", Some(0), 1);
+        check(&format!("POST / HTTP/1.1\r\n{cl}\r\nabc"), None, 1);
+    }
+
+    #[test]
+    fn bodies_are_skipped_so_that_the_right_request_is_told() {
+        let chunked = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+        let body = "5;x=y\r\nab\r\nc\r\n0\r\ntrailer: 1\r\n\r\n";
+        let both = "PUT / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n";
+        let get = "\r\nGET / HTTP/1.1\r\nhost: x\r\n\r\n";
+        check(&format!("{chunked}{body}{get}{both}{both}"), Some(2), 3);
+        // A body that looks like a head is a body.
+        let length = both.len();
+        let hides = format!("POST / HTTP/1.1\r\ncontent-length: {length}\r\n\r\n{both}{get}");
+        check(&hides, None, 2);
+    }
+
+    #[test]
+    fn what_can_not_be_followed_is_left_alone() {
+        check("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\ncontent-length", None, 0);
+        check("POST / HTTP/1.1\r\ncontent-length: x\r\n\r\nabc", None, 1);
+        let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(2 * LINE_BYTES_MAX));
+        let mut framing = Framing::default();
+        long.as_bytes().chunks(1_000).for_each(|piece| framing.feed(piece));
+        assert!(framing.line.is_empty() && framing.past_first_head());
+    }
+}

@@ -1,0 +1,174 @@
+//! Headers that end at this hop, and those that tell the next one about it.
+//!
+//! A client can name further headers in `Connection` to have them removed (RFC 9110 §7.6.1). What
+//! says who asks and what is asked can't be removed that way: else a client could strip the word of
+//! a trusted proxy in front of us.
+
+use std::net::SocketAddr;
+
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST,
+    IF_MATCH, IF_NONE_MATCH, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
+};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Version};
+use onceward::http::names;
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Headers that belong to one connection.
+const HOP_BY_HOP: [HeaderName; 9] = [
+    CONNECTION,
+    KEEP_ALIVE,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    PROXY_CONNECTION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// Headers that no `Connection` line removes.
+const END_TO_END: [HeaderName; 15] = [
+    AUTHORIZATION,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    COOKIE,
+    HOST,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    names::IDEMPOTENCY_KEY,
+    names::X_IDEMPOTENCY_KEY,
+    names::X_REQUEST_ID,
+    names::X_CORRELATION_ID,
+    X_FORWARDED_FOR,
+    X_FORWARDED_HOST,
+    X_FORWARDED_PROTO,
+];
+
+/// Removes what ends at this hop; `identity` stays whatever `Connection` says.
+pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap, identity: &[HeaderName]) {
+    let mut named: Vec<HeaderName> = Vec::new();
+    for line in headers.get_all(CONNECTION) {
+        for option in line.as_bytes().split(|byte| *byte == b',') {
+            if let Ok(name) = HeaderName::from_bytes(option.trim_ascii()) {
+                named.push(name);
+            }
+        }
+    }
+    for name in named {
+        if !END_TO_END.contains(&name) && !identity.contains(&name) {
+            headers.remove(name);
+        }
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// Removes from an answer what ends at this hop, and a length that its encoding makes void.
+pub(super) fn strip_answer(headers: &mut HeaderMap) {
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
+    strip_hop_by_hop(headers, &[]);
+}
+
+/// Says where a request came from, and gives it one `Host` and one `Cookie` as HTTP/1.1 has them.
+pub(super) fn introduce(head: &mut Parts, client: SocketAddr, is_tls: bool) {
+    // A target with an authority (HTTP/2, absolute form) wins over Host (RFC 9112 §3.2.2).
+    let authority = head.uri.authority().map(|authority| authority.as_str().to_string());
+    let named = authority.and_then(|authority| HeaderValue::from_str(&authority).ok());
+    let host = named.or_else(|| head.headers.get(HOST).cloned());
+    if let Some(host) = host {
+        head.headers.insert(HOST, host.clone());
+        head.headers.entry(X_FORWARDED_HOST).or_insert(host);
+    }
+    let proto = HeaderValue::from_static(if is_tls { "https" } else { "http" });
+    head.headers.entry(X_FORWARDED_PROTO).or_insert(proto);
+    let mut through: Vec<String> = texts(&head.headers, &X_FORWARDED_FOR);
+    through.push(client.ip().to_string());
+    if let Ok(value) = HeaderValue::from_str(&through.join(", ")) {
+        head.headers.insert(X_FORWARDED_FOR, value);
+    }
+    if head.version == Version::HTTP_2 && head.headers.get_all(COOKIE).iter().nth(1).is_some() {
+        // HTTP/2 may split it (RFC 9113 §8.2.3).
+        let crumbs = texts(&head.headers, &COOKIE);
+        if let Ok(value) = HeaderValue::from_str(&crumbs.join("; ")) {
+            head.headers.insert(COOKIE, value);
+        }
+    }
+}
+
+fn texts(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
+    let values = headers.get_all(name).iter();
+    values.filter_map(|value| value.to_str().ok()).map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(HeaderName::from_static(name), value.parse().unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn what_ends_at_this_hop_is_removed_and_identity_is_not() {
+        let mut headers = headers(&[
+            ("connection", "close, X-Mine"),
+            ("connection", "authorization,x-tenant, idempotency-key"),
+            ("x-mine", "1"),
+            ("x-tenant", "acme"),
+            ("authorization", "Bearer a"),
+            ("idempotency-key", "k"),
+            ("te", "trailers"),
+            ("transfer-encoding", "chunked"),
+            ("keep-alive", "timeout=5"),
+            ("x-yours", "2"),
+        ]);
+        strip_hop_by_hop(&mut headers, &[HeaderName::from_static("x-tenant")]);
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["authorization", "idempotency-key", "x-tenant", "x-yours"]);
+    }
+
+    #[test]
+    fn an_encoded_answer_has_no_length() {
+        let mut both = headers(&[("transfer-encoding", "chunked"), ("content-length", "3")]);
+        strip_answer(&mut both);
+        assert!(both.is_empty());
+        let mut plain = headers(&[("content-length", "3")]);
+        strip_answer(&mut plain);
+        assert_eq!(plain.len(), 1);
+    }
+
+    #[test]
+    fn a_request_is_introduced() {
+        let request = Request::builder()
+            .version(Version::HTTP_2)
+            .uri("https://api.example/x")
+            .header("host", "other.example")
+            .header("cookie", "a=1")
+            .header("cookie", "b=2")
+            .header("x-forwarded-for", "192.0.2.1");
+        let mut head = request.body(()).unwrap().into_parts().0;
+        introduce(&mut head, "192.0.2.2:1".parse().unwrap(), true);
+        let text = |name: &str| head.headers[name].to_str().unwrap();
+        assert_eq!((text("host"), text("cookie")), ("api.example", "a=1; b=2"));
+        assert_eq!(text("x-forwarded-for"), "192.0.2.1, 192.0.2.2");
+        assert_eq!((text("x-forwarded-proto"), text("x-forwarded-host")), ("https", "api.example"));
+    }
+}

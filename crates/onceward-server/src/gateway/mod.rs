@@ -1,0 +1,113 @@
+//! The gateway: HTTP in, the tower layer of `onceward::http` in the middle, HTTP out.
+//!
+//! Rule: what is protected goes through the layer and nothing else decides about it; this folder
+//! only carries bytes, within bounds of size, number and time. [`Settings`] is all it knows of
+//! flags and files.
+//!
+//! | file | what |
+//! |---|---|
+//! | `listen`, `socket`, `framing`, `tls` | connections in: limits, time-outs, double framing |
+//! | `entry`, `headers`, `body` | one request: what is refused, what is passed on |
+//! | `forward`, `pool` | connections out: what was sent, what was not |
+//! | `ready`, `secret` | the ready file, and the secret that the store keeps |
+
+mod body;
+mod entry;
+mod forward;
+mod framing;
+mod headers;
+mod listen;
+mod pool;
+pub(crate) mod ready;
+pub(crate) mod secret;
+pub(crate) mod settings;
+mod socket;
+mod tls;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward::engine::Engine;
+use onceward::http::{Door, Drain, OncewardLayer};
+use tokio::sync::watch;
+use tower::Layer;
+
+use crate::failure::Failure;
+use entry::Entrance;
+use forward::Forward;
+use listen::{Listener, Server};
+pub(crate) use settings::Settings;
+
+/// How long attempts that were given up may take to write that down.
+const CUT_FOR: Duration = Duration::from_secs(5);
+
+/// A gateway that accepts connections.
+pub(crate) struct Gateway {
+    /// Where it listens.
+    pub(crate) listen: String,
+    /// Where the control API listens.
+    pub(crate) admin: String,
+    drain: Drain,
+    drain_for: Duration,
+    stop: watch::Sender<bool>,
+    servers: [tokio::task::JoinHandle<()>; 2],
+}
+
+impl Gateway {
+    /// Binds both listeners and serves: requests through the layer, the control API as it is.
+    pub(crate) async fn start(
+        settings: Settings,
+        engine: Engine,
+        admin: axum::Router,
+    ) -> Result<Self, Failure> {
+        let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
+        let data = Listener::bind("--listen", settings.listen, tls).await?;
+        let control = Listener::bind("--admin", settings.admin, None).await?;
+        let (listen, admin_url) = (data.url(), control.url());
+        let forward = Forward::new(&settings)?;
+        let door = Door::new(engine, settings.identity.clone(), settings.routes.clone())
+            .with_secret(settings.secret)
+            .with_cache_bytes(settings.limits.cache_bytes);
+        let drain = door.drain();
+        let protected = OncewardLayer::new(door).layer(forward);
+        let (stop, stopped) = watch::channel(false);
+        // A server each: whoever fills the one does not lock the operator out of the other.
+        let server = || Arc::new(Server::new(&settings.limits, &settings.times, stopped.clone()));
+        let drain_for = settings.times.drain;
+        let entrance = Entrance::new(protected, &settings);
+        let servers = [
+            tokio::spawn(server().run(data, entrance)),
+            tokio::spawn(server().run(control, listen::Control(admin))),
+        ];
+        Ok(Self { listen, admin: admin_url, drain, drain_for, stop, servers })
+    }
+
+    /// Closes: no new connections and claims; what runs comes to its end, or is given up when the
+    /// time to drain is over or `hurry` resolves.
+    pub(crate) async fn drain(self, hurry: impl Future<Output = ()>) {
+        self.drain.close();
+        self.stop.send_replace(true);
+        let Self { drain, mut servers, .. } = self;
+        let mut ended = async || {
+            for server in &mut servers {
+                // A server that broke off has nothing left to wait for.
+                let _ = server.await;
+            }
+            drain.finished().await;
+        };
+        let mut ending = std::pin::pin!(ended());
+        tokio::select! {
+            () = &mut ending => return,
+            () = tokio::time::sleep(self.drain_for) => {}
+            () = hurry => {}
+        }
+        drain.cut();
+        let _ = tokio::time::timeout(CUT_FOR, drain.finished()).await;
+    }
+}
+
+/// An address that can be shown and connected to.
+fn shown(scheme: &str, address: SocketAddr) -> String {
+    format!("{scheme}://{address}")
+}

@@ -1,0 +1,197 @@
+//! Everything a gateway is told: the one seam between flags and files and the code that serves.
+//!
+//! Values come from whoever builds it; defaults stand here, each with its bound.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{HeaderName, Uri};
+use onceward::http::{Identity, Routes};
+
+use crate::failure::Failure;
+
+/// What a gateway is told.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Where requests come in. Default: 127.0.0.1:7600.
+    pub(crate) listen: SocketAddr,
+    /// Where the control API listens. Default: 127.0.0.1:7601.
+    pub(crate) admin: SocketAddr,
+    /// Where requests go.
+    pub(crate) upstream: Upstream,
+    /// Where requests of an endpoint (`POST /v1/things/{id}`) go instead. Default: nowhere else.
+    pub(crate) route_upstreams: HashMap<String, Upstream>,
+    /// Who asks.
+    pub(crate) identity: Identity,
+    /// Headers that say who asks: a client can't have them removed as hop-by-hop.
+    pub(crate) identity_headers: Vec<HeaderName>,
+    /// What is protected, and how.
+    pub(crate) routes: Routes,
+    /// Keys the hashes of payload leaves.
+    pub(crate) secret: [u8; 32],
+    /// Certificate and key of the listener. Default: none, plain HTTP.
+    pub(crate) tls: Option<TlsFiles>,
+    /// Bounds.
+    pub(crate) limits: Limits,
+    /// Time-outs.
+    pub(crate) times: Times,
+}
+
+/// PEM files of a listener.
+#[derive(Debug, Clone)]
+pub(crate) struct TlsFiles {
+    /// The chain, the listener's own certificate first.
+    pub(crate) cert: PathBuf,
+    /// Its private key.
+    pub(crate) key: PathBuf,
+}
+
+/// Bounds of a gateway.
+#[derive(Debug, Clone)]
+pub(crate) struct Limits {
+    /// Connections at a time; more wait in the kernel. Default: 16,384.
+    pub(crate) connections_max: usize,
+    /// Bytes of a request's head. Default: 64 KiB.
+    pub(crate) head_bytes_max: usize,
+    /// Headers of a request. Default: 128.
+    pub(crate) headers_max: usize,
+    /// Requests at a time on one HTTP/2 connection. Default: 128.
+    pub(crate) streams_max: u32,
+    /// Connections to an upstream that are kept while idle. Default: 256.
+    pub(crate) idle_upstream_max: usize,
+    /// Bytes of the replay cache. Default: 64 MiB.
+    pub(crate) cache_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 16_384,
+            head_bytes_max: 64 * 1024,
+            headers_max: 128,
+            streams_max: 128,
+            idle_upstream_max: 256,
+            cache_bytes: 64 * 1024 * 1024,
+        }
+    }
+}
+
+/// Time-outs of a gateway.
+#[derive(Debug, Clone)]
+pub(crate) struct Times {
+    /// From the end of one request to the end of the next one's head. Default: 30 s.
+    pub(crate) headers: Duration,
+    /// How long a request's body may be waited for beyond what its bytes earn. Default: 30 s.
+    pub(crate) body: Duration,
+    /// How long a client may take no byte of an answer. Default: 30 s.
+    pub(crate) write: Duration,
+    /// How long it may take to reach an upstream. Default: 5 s.
+    pub(crate) connect: Duration,
+    /// How long an upstream may say nothing. Default: 60 s.
+    pub(crate) upstream: Duration,
+    /// How long a connection to an upstream is kept while idle. Default: 4 s, less than the 5 s
+    /// after which common servers close it: a request on a closing connection has no known outcome.
+    pub(crate) idle_upstream: Duration,
+    /// How long what runs may take to end when the gateway is told to. Default: 25 s.
+    pub(crate) drain: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            headers: Duration::from_secs(30),
+            body: Duration::from_secs(30),
+            write: Duration::from_secs(30),
+            connect: Duration::from_secs(5),
+            upstream: Duration::from_secs(60),
+            idle_upstream: Duration::from_secs(4),
+            drain: Duration::from_secs(25),
+        }
+    }
+}
+
+/// Where requests go: scheme, authority, and a path in front of every request's own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Upstream {
+    /// Scheme and authority, for connections.
+    pub(crate) origin: Uri,
+    /// The path in front, without a slash at its end.
+    pub(crate) base: String,
+}
+
+impl Upstream {
+    /// From a URL.
+    pub(crate) fn parse(url: &str) -> Result<Self, Failure> {
+        let bad = |why: &str| {
+            let message = format!(
+                "--upstream {url:?}: {why}; it takes a URL as in http://127.0.0.1:8080 or \
+                 https://api.internal/base"
+            );
+            Failure::usage("upstream.url", message)
+        };
+        let uri: Uri = url.parse().map_err(|_| bad("that is not a URL"))?;
+        let parts = uri.clone().into_parts();
+        let scheme = parts.scheme.as_ref().map(http::uri::Scheme::as_str);
+        if !matches!(scheme, Some("http" | "https")) {
+            return Err(bad("it does not begin with http:// or https://"));
+        }
+        let authority = parts.authority.as_ref().ok_or_else(|| bad("it names no host"))?;
+        if authority.as_str().contains('@') {
+            // Not repeated: what stands before the @ may be a password.
+            let message = "--upstream: a URL with a login in it is not supported";
+            return Err(Failure::usage("upstream.url", message));
+        }
+        if authority.host().is_empty() {
+            return Err(bad("it names no host"));
+        }
+        if uri.query().is_some() {
+            return Err(bad("it has a query"));
+        }
+        let base = uri.path().trim_end_matches('/').to_string();
+        let origin = Uri::builder()
+            .scheme(scheme.unwrap_or("http"))
+            .authority(authority.clone())
+            .path_and_query("/")
+            .build()
+            .map_err(|_| bad("that is not a URL"))?;
+        Ok(Self { origin, base })
+    }
+
+    /// The authority, as a `Host` header says it.
+    pub(crate) fn host(&self) -> &str {
+        self.origin.authority().map_or("", http::uri::Authority::as_str)
+    }
+
+    /// Whether it is reached over TLS.
+    pub(crate) fn is_https(&self) -> bool {
+        self.origin.scheme_str() == Some("https")
+    }
+}
+
+impl std::fmt::Display for Upstream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let scheme = self.origin.scheme_str().unwrap_or("http");
+        write!(f, "{scheme}://{}{}", self.host(), self.base)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn upstreams_are_read() {
+        let read = |url| Upstream::parse(url).ok();
+        let plain = read("http://127.0.0.1:80").unwrap();
+        assert_eq!((plain.base.as_str(), plain.host()), ("", "127.0.0.1:80"));
+        assert_eq!(read("https://h/base/").unwrap().base, "/base");
+        assert_eq!(read("http://[::1]:8080/").unwrap().host(), "[::1]:8080");
+        for bad in ["", "127.0.0.1:80", "ftp://h", "http://", "http://h/?q", "http://u:p@h", "/x"] {
+            assert_eq!(read(bad), None, "{bad:?}");
+        }
+        let error = Upstream::parse("http://u:secret@h").unwrap_err();
+        assert!(!error.message.contains("secret"));
+    }
+}

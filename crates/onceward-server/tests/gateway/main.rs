@@ -1,0 +1,22 @@
+//! The gateway as a user runs it: the real binary, real connections, a real API behind it.
+//!
+//! `suite` is one table of cases that runs against the gateway and against an axum server inside
+//! the tower layer: both must behave the same. The other files are about what only a process with
+//! sockets has: framing, time-outs, signals, crashes.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test's helpers may fail the test"
+)]
+
+mod cases;
+mod client;
+mod crash;
+mod examples;
+mod process;
+mod suite;
+mod target;
+mod upstream;
+mod wire;

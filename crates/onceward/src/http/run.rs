@@ -1,0 +1,199 @@
+//! One execution under a permit: the handler, the heartbeat of its lease, and the record of its end.
+//!
+//! Whatever happens ends the permit: an answer is recorded before it is sent, a service that got
+//! nothing gives the key back, and one that may have had its effect ends the lease as unknown. Not
+//! responsible for the claim (`layer.rs`) or for one-commit handlers (`once.rs`).
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{HeaderValue, Request, Response};
+use http_body::Body as HttpBody;
+use onceward_core::decide::{Finish, Permit};
+use onceward_core::outcome_policy::{Keep, keep};
+use tower_service::Service;
+
+use super::answer::{is_stream, spoken};
+use super::body::{Body, BoxError, Buffered, Resumed, buffer};
+use super::door::{Door, Lost};
+use super::gates::Pass;
+use super::names;
+use super::outcome::StoredResponse;
+use super::policy::Policy;
+use super::refusal::{Code, Refusal};
+
+/// What a service's error means for the effect of its request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServiceError {
+    /// Nothing was sent: the key is given back.
+    #[error("nothing was sent: {0}")]
+    NotSent(String),
+    /// It took too long; whether it had its effect is not known.
+    #[error("no answer in time: {0}")]
+    TimedOut(String),
+}
+
+/// What a handler may know about its attempt; found in the request's extensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt {
+    /// Rises with every grant of this key: hand it to whatever you call.
+    pub fence: u64,
+    /// 1 for the first.
+    pub attempt: u32,
+}
+
+/// One execution under a permit.
+pub(super) struct Run<'a> {
+    pub(super) door: &'a Door,
+    pub(super) policy: &'a Policy,
+    pub(super) permit: &'a Permit,
+    /// When it was asked for: the lease began no earlier.
+    pub(super) asked: Instant,
+    /// What the breaker is told of its end.
+    pub(super) pass: Pass,
+}
+
+impl Run<'_> {
+    /// The request as the handler sees it.
+    pub(super) fn request<B: From<Bytes>>(
+        &self,
+        mut head: Parts,
+        key: &str,
+        body: Bytes,
+    ) -> Request<B> {
+        let (fence, attempt) = (self.permit.fence.0, self.permit.record.attempt);
+        head.headers.insert(names::FENCE, HeaderValue::from(fence));
+        head.headers.insert(names::ATTEMPT, HeaderValue::from(attempt));
+        if let Ok(key) = HeaderValue::from_str(key) {
+            head.headers.insert(names::IDEMPOTENCY_KEY, key);
+        }
+        head.extensions.insert(Attempt { fence, attempt });
+        Request::from_parts(head, B::from(body))
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_millis(self.policy.lease_ms)
+    }
+
+    /// Runs the handler and records its answer.
+    pub(super) async fn serve<S, B, R>(
+        mut self,
+        mut inner: S,
+        request: Request<B>,
+    ) -> Result<Response<Body>, Lost>
+    where
+        S: Service<Request<B>, Response = Response<R>>,
+        S::Error: Into<BoxError>,
+        R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
+        R::Error: Into<BoxError>,
+    {
+        let ready = std::future::poll_fn(|context| inner.poll_ready(context)).await;
+        let ready: Result<(), BoxError> = ready.map_err(Into::into);
+        if let Err(error) = ready {
+            return self.failed(&ServiceError::NotSent(error.to_string()).into()).await;
+        }
+        let request_id = request.headers().get(names::X_REQUEST_ID).cloned();
+        let call = inner.call(request);
+        let response: Result<Response<R>, BoxError> =
+            self.renewing(call).await?.map_err(Into::into);
+        let response = match response {
+            Ok(response) => response,
+            Err(error) => return self.failed(&error).await,
+        };
+        let (mut head, body) = response.into_parts();
+        if head.status.is_server_error() {
+            self.pass.ended(Some(head.status));
+        }
+        names::strip_ours(&mut head.headers);
+        let most = self.policy.max_stored_bytes;
+        let body = if is_stream(head.headers.get(CONTENT_TYPE)) {
+            Buffered::TooLarge(Bytes::new(), body)
+        } else {
+            self.renewing(buffer(body, most)).await?
+        };
+        match body {
+            Buffered::Whole(mut bytes) => {
+                self.pass.ended(Some(head.status));
+                if let Some((code, said)) = spoken(&mut head, self.policy, request_id.as_ref()) {
+                    bytes = said;
+                    if !code.is_outcome() {
+                        // The handler has not judged the request: a retry may run.
+                        let _ = self.door.engine.release(self.permit).await;
+                        return Ok(Response::from_parts(head, Body::from(bytes)));
+                    }
+                }
+                self.record(&head, Some(bytes.clone())).await?;
+                Ok(Response::from_parts(head, Body::from(bytes)))
+            }
+            Buffered::TooLarge(read, rest) => {
+                self.pass.ended(Some(head.status));
+                // Done, whatever becomes of the stream: it never runs again.
+                self.record(&head, None).await?;
+                if keep(head.status.as_u16()) != Keep::Never {
+                    head.headers.insert(names::STORED, HeaderValue::from_static("false"));
+                }
+                let body = Body::live(Resumed { read: Some(read), rest });
+                Ok(Response::from_parts(head, body))
+            }
+            Buffered::Broken(error) => self.failed(&error).await,
+        }
+    }
+
+    async fn record(&self, head: &http::response::Parts, body: Option<Bytes>) -> Result<(), Lost> {
+        let further = &self.policy.store_headers;
+        let stored = StoredResponse::of(head.status, &head.headers, further, body);
+        let lease_ends = self.asked + self.lease();
+        self.door.finish(self.permit, &stored, self.policy, lease_ends).await
+    }
+
+    /// Awaits something while the lease is renewed, before half of it has passed.
+    async fn renewing<F: Future>(&self, work: F) -> Result<F::Output, Lost> {
+        let pause = self.lease() / 3;
+        tokio::pin!(work);
+        loop {
+            let cut = tokio::select! {
+                done = &mut work => return Ok(done),
+                () = tokio::time::sleep(pause) => false,
+                () = self.door.drain.cutting() => true,
+            };
+            if cut {
+                return Err(self.cut().await);
+            }
+            // A renewal without an answer may have happened; the fence decides at completion.
+            if let Ok(Finish::Lost) = self.door.engine.renew(self.permit, None).await {
+                return Err(Lost::Overtaken);
+            }
+        }
+    }
+
+    /// The server goes down before the answer came.
+    async fn cut(&self) -> Lost {
+        let _ = self.door.engine.abandon(self.permit, "the server went down").await;
+        let detail = "the server went down; whether it had its effect is not known";
+        Lost::Refused(Refusal::new(Code::UpstreamFailed, detail))
+    }
+
+    /// The service failed: given back when nothing was sent, abandoned otherwise.
+    async fn failed<T>(&mut self, error: &BoxError) -> Result<T, Lost> {
+        self.pass.ended(None);
+        let engine = &self.door.engine;
+        let (code, detail) = match error.downcast_ref::<ServiceError>() {
+            Some(ServiceError::NotSent(_)) => {
+                let _ = engine.release(self.permit).await;
+                (Code::UpstreamFailed, "nothing was sent; retry with the same key")
+            }
+            Some(ServiceError::TimedOut(_)) => {
+                let _ = engine.abandon(self.permit, "no answer in time").await;
+                (Code::UpstreamTimeout, "whether it had its effect is not known")
+            }
+            None => {
+                let _ = engine.abandon(self.permit, "no whole answer came").await;
+                (Code::UpstreamFailed, "whether it had its effect is not known")
+            }
+        };
+        Err(Lost::Refused(Refusal::new(code, detail)))
+    }
+}
