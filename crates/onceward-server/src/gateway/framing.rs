@@ -2,8 +2,9 @@
 //!
 //! A request with both `Content-Length` and `Transfer-Encoding` is how requests are smuggled past
 //! a proxy (RFC 9112 §6.1). The HTTP library drops one of the two silently, so that nobody behind
-//! it can tell: this file watches the bytes on their way in and tells which request it was. It changes
-//! no byte and decides nothing; when it loses its place, the library's own reading still holds.
+//! it can tell: this file watches the bytes on their way in and tells which request it was. It
+//! changes no byte and decides nothing; when it loses its place, the library's own reading still
+//! holds.
 
 /// Longest head line that is looked at; the library refuses longer heads by itself.
 const LINE_BYTES_MAX: usize = 64 * 1024;
