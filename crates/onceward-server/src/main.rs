@@ -4,12 +4,16 @@
 //! 1 failed, 2 wrong usage. Only this crate reads flags, files and environment; every decision and
 //! every commit is the engine's.
 
+mod admin;
 mod bench;
 mod cli;
 mod commands;
 mod failure;
+mod logs;
+mod metrics;
 mod open;
 mod output;
+mod secret;
 mod times;
 
 use std::process::ExitCode;

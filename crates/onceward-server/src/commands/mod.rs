@@ -1,9 +1,9 @@
 //! The commands, one file each. A command opens the store, asks it or the engine, prints, and
 //! closes what it opened, also when it failed.
 
-mod audit;
+pub(crate) mod audit;
 pub(crate) mod generate;
-mod keys;
+pub(crate) mod keys;
 mod migrate;
 mod sweep;
 
