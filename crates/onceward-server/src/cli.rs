@@ -75,6 +75,8 @@ pub(crate) enum Command {
     /// Measures, beside baselines measured in the same run.
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Bench),
+    /// Prints the description of the control API (OpenAPI 3.1).
+    Openapi,
     /// Prints the completions of a shell.
     Completions {
         /// Which shell.

@@ -134,8 +134,7 @@ mod tests {
         let written = Written::default();
         let writer = written.clone();
         let layer = fmt::layer().json().flatten_event(true).with_writer(move || writer.clone());
-        let subscriber =
-            tracing_subscriber::registry().with(LogLevel::Info.filter()).with(layer);
+        let subscriber = tracing_subscriber::registry().with(LogLevel::Info.filter()).with(layer);
         tracing::subscriber::with_default(subscriber, || {
             access(&Access {
                 tenant: Some("acme"),
@@ -149,8 +148,7 @@ mod tests {
                 took: Duration::from_micros(250),
             });
         });
-        let line: serde_json::Value =
-            serde_json::from_slice(&written.0.lock().unwrap()).unwrap();
+        let line: serde_json::Value = serde_json::from_slice(&written.0.lock().unwrap()).unwrap();
         for (field, value) in [
             ("tenant", "acme"),
             ("key_hash", "0123456789abcdef"),

@@ -4,15 +4,19 @@
 //! 1 failed, 2 wrong usage. Only this crate reads flags, files and environment; every decision and
 //! every commit is the engine's.
 
+#[cfg_attr(not(test), expect(dead_code, reason = "a command that serves will use the rest"))]
 mod admin;
 mod bench;
 mod cli;
 mod commands;
 mod failure;
+#[cfg_attr(not(test), expect(dead_code, reason = "a command that serves will use the rest"))]
 mod logs;
+#[cfg_attr(not(test), expect(dead_code, reason = "a command that serves will use the rest"))]
 mod metrics;
 mod open;
 mod output;
+#[cfg_attr(not(test), expect(dead_code, reason = "a command that serves will use the rest"))]
 mod secret;
 mod times;
 
@@ -45,6 +49,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Failure> {
         // These need neither a store nor a runtime.
         Command::Completions { shell } => commands::generate::completions(*shell, out),
         Command::Man { out: folder } => commands::generate::man(folder.as_deref(), out),
+        Command::Openapi => commands::generate::openapi(out),
         command => {
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .enable_all()

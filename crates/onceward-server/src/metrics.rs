@@ -238,7 +238,11 @@ impl Metrics {
 
     /// Counts a look into the replay cache.
     pub(crate) fn cache(&self, hit: bool) {
-        if hit { self.cache_hits.inc() } else { self.cache_misses.inc() };
+        if hit {
+            self.cache_hits.inc()
+        } else {
+            self.cache_misses.inc()
+        };
     }
 
     /// Everything, as text; `waiting` is read off the engine at this moment.

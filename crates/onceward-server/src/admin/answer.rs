@@ -40,10 +40,7 @@ impl Whole {
     }
 
     /// The same, with an empty body standing for an empty object.
-    pub(crate) fn parse_or_empty<T: FromFields>(
-        &self,
-        tenant: Option<&str>,
-    ) -> Result<T, Problem> {
+    pub(crate) fn parse_or_empty<T: FromFields>(&self, tenant: Option<&str>) -> Result<T, Problem> {
         let given = self.0.iter().any(|byte| !byte.is_ascii_whitespace());
         if given { self.parse(tenant) } else { Self(Bytes::from_static(b"{}")).parse(tenant) }
     }
@@ -76,8 +73,7 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
     let Ok(text) = serde_json::to_vec(value) else {
         let detail = "the answer can't be written as JSON";
         let status = StatusCode::INTERNAL_SERVER_ERROR;
-        return Problem::new(status, "internal", "Something is wrong here", detail)
-            .into_response();
+        return Problem::new(status, "internal", "Something is wrong here", detail).into_response();
     };
     let mut response = (status, Body::from(text)).into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

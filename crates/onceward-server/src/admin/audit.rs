@@ -227,7 +227,8 @@ async fn stream(
     let engine = engine.clone();
     tokio::spawn(async move {
         let mut left = most;
-        let mut head = if format == Format::Csv { COLUMNS.join(",") + "\r\n" } else { String::new() };
+        let mut head =
+            if format == Format::Csv { COLUMNS.join(",") + "\r\n" } else { String::new() };
         loop {
             let entries = entries(page.items);
             left -= entries.len().min(left);

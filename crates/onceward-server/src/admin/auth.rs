@@ -123,9 +123,7 @@ impl Who {
     /// Whether the token reaches this tenant.
     pub(crate) fn may(&self, tenant: &str) -> Result<(), Problem> {
         match self.tenant() {
-            Some(own) if own != tenant => {
-                Err(Problem::forbidden("this token is another tenant's"))
-            }
+            Some(own) if own != tenant => Err(Problem::forbidden("this token is another tenant's")),
             _ => Ok(()),
         }
     }

@@ -123,10 +123,7 @@ impl Field for Abandoned {
 }
 
 impl super::fields::FromFields for BatchBody {
-    fn from_fields(
-        fields: &mut super::fields::Fields<'_>,
-        reading: &mut Reading,
-    ) -> Option<Self> {
+    fn from_fields(fields: &mut super::fields::Fields<'_>, reading: &mut Reading) -> Option<Self> {
         let claims = fields.take::<Claims>("claims", reading);
         fields.end(&["claims"], reading);
         claims.map(|Claims(claims)| Self { claims })

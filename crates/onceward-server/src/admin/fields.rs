@@ -39,8 +39,7 @@ impl Reading {
     /// Notes what is wrong with a field.
     pub(crate) fn wrong(&mut self, pointer: impl Into<String>, message: impl Into<String>) {
         if self.errors.len() < ERRORS_MAX {
-            self.errors
-                .push(FieldError { pointer: pointer.into(), message: message.into() });
+            self.errors.push(FieldError { pointer: pointer.into(), message: message.into() });
         }
     }
 

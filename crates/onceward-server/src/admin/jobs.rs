@@ -198,8 +198,7 @@ fn new_job(body: &JobBody, who: &Who, reading: &mut Reading) -> Option<NewJob> {
         return None;
     }
     let canonical = CanonicalBody::new(payload, &FingerprintPolicy::default());
-    let canonical =
-        canonical.map_err(|error| reading.wrong("/payload", error.to_string())).ok()?;
+    let canonical = canonical.map_err(|error| reading.wrong("/payload", error.to_string())).ok()?;
     let hash;
     let resource = match &body.resource {
         Some(resource) => &resource.0,

@@ -84,9 +84,7 @@ fn make_room(addresses: &mut HashMap<IpAddr, Failures>, now: Instant) {
 
 fn bucket(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
-        IpAddr::V6(address) => {
-            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64))
-        }
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
         v4 => v4,
     }
 }

@@ -24,9 +24,11 @@ mod serve;
 #[cfg(test)]
 mod tests;
 
+#[cfg_attr(not(test), expect(unused_imports, reason = "a command that serves will use them"))]
 pub(crate) use auth::{Principal, Principals, Reach, new_token};
 pub(crate) use health::Health;
 pub(crate) use openapi::document;
+#[cfg_attr(not(test), expect(unused_imports, reason = "a command that serves will use it"))]
 pub(crate) use serve::serve;
 
 use std::sync::Arc;

@@ -36,10 +36,7 @@ impl Ids {
             let value = headers.get(name)?.to_str().ok()?;
             (1..=ID_BYTES_MAX).contains(&value.len()).then(|| value.to_string())
         };
-        Self {
-            request: id(X_REQUEST_ID).unwrap_or_else(new_id),
-            correlation: id(X_CORRELATION_ID),
-        }
+        Self { request: id(X_REQUEST_ID).unwrap_or_else(new_id), correlation: id(X_CORRELATION_ID) }
     }
 }
 

@@ -221,10 +221,8 @@ async fn held<T: FromFields>(
     who.may(&shown.key.tenant())?;
     let found = state.engine().look_at(&shown.key).await?;
     let (now, found) = found;
-    let permit = found.map(|found| Permit {
-        fence: Fence(shown.fence),
-        record: Box::new(found.stored.record),
-    });
+    let permit = found
+        .map(|found| Permit { fence: Fence(shown.fence), record: Box::new(found.stored.record) });
     Ok((Held { key: shown.key, now, permit }, body))
 }
 

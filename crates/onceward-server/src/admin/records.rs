@@ -357,10 +357,8 @@ pub(crate) async fn marks(
         Problem::field("/tenant", "is required: marks are listed one tenant at a time")
     })?;
     let prefix = params.subject.map(|subject| format!("{SUBJECTS}:{}", escape(&subject)));
-    let what = List::Marks {
-        tenant: escape(&tenant).into_owned(),
-        prefix: prefix.unwrap_or_default(),
-    };
+    let what =
+        List::Marks { tenant: escape(&tenant).into_owned(), prefix: prefix.unwrap_or_default() };
     let page = state.engine().list(what, params.after, params.limit.or_default().into()).await?;
     let Items::Marks(marks) = page.items else { return Err(absent()) };
     // The store's own documents, its secret among them, are nobody's business.
@@ -388,10 +386,7 @@ pub(crate) async fn marks(
         (status = 403, description = "Not the operator's token", body = ProblemBody),
     )
 )]
-pub(crate) async fn sweep(
-    State(state): State<AdminState>,
-    who: Who,
-) -> Result<Response, Problem> {
+pub(crate) async fn sweep(State(state): State<AdminState>, who: Who) -> Result<Response, Problem> {
     who.must_operate()?;
     let report = state.engine().sweep(|_| {}).await?;
     let answer = SweepAnswer {
@@ -425,9 +420,7 @@ impl ResolveBody {
             fits = false;
         }
         let decided = match to {
-            ResolveAs::Rerun => {
-                (Resolution::Rerun { force: self.force.unwrap_or(false) }, "rerun")
-            }
+            ResolveAs::Rerun => (Resolution::Rerun { force: self.force.unwrap_or(false) }, "rerun"),
             ResolveAs::Done => {
                 let digest = fingerprint_bytes(outcome.as_bytes());
                 (Resolution::Done { outcome: (outcome.as_bytes().into(), digest) }, "done")

@@ -36,6 +36,7 @@ pub(crate) async fn run(command: &Command, common: &Common, out: &Out) -> Result
         Command::Bench(Bench::Store(args)) => bench::store(&url, args, out).await,
         Command::Completions { shell } => generate::completions(*shell, out),
         Command::Man { out: folder } => generate::man(folder.as_deref(), out),
+        Command::Openapi => generate::openapi(out),
     }
 }
 
