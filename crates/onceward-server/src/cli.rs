@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use onceward_core::key::Key;
 use onceward_core::record::State;
 
+use crate::logs::{LogFormat, LogLevel};
 use crate::times::Moment;
 
 /// Items of one page when `--limit` is not given.
@@ -36,6 +37,27 @@ pub(crate) struct Common {
     #[arg(long, global = true, value_name = "URL", env = "ONCEWARD_STORE", hide_env_values = true)]
     #[arg(default_value = "sqlite:onceward.db", help_heading = "Common options")]
     pub(crate) store: String,
+
+    /// Goes through the control API at this address instead of opening the store. Default: opens
+    /// it; where a running server holds it, what changes it goes through that server by itself.
+    #[arg(long, global = true, value_name = "URL", env = "ONCEWARD_SERVER")]
+    #[arg(help_heading = "Common options")]
+    pub(crate) server: Option<String>,
+
+    /// The token for `--server`. Default: none.
+    #[arg(long, global = true, value_name = "TOKEN", env = "ONCEWARD_TOKEN")]
+    #[arg(hide_env_values = true, help_heading = "Common options")]
+    pub(crate) token: Option<String>,
+
+    /// How log lines look.
+    #[arg(long, global = true, value_name = "FORMAT", env = "ONCEWARD_LOG_FORMAT")]
+    #[arg(default_value = "human", help_heading = "Common options")]
+    pub(crate) log_format: LogFormat,
+
+    /// What is logged at least.
+    #[arg(long, global = true, value_name = "LEVEL", env = "ONCEWARD_LOG_LEVEL")]
+    #[arg(default_value = "info", help_heading = "Common options")]
+    pub(crate) log_level: LogLevel,
 
     /// Prints JSON for programs instead of tables for people. Default: off.
     #[arg(long, global = true, env = "ONCEWARD_JSON", value_parser = FalseyValueParser::new())]

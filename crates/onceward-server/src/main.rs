@@ -16,6 +16,7 @@ mod logs;
 mod metrics;
 mod open;
 mod output;
+mod remote;
 #[cfg_attr(not(test), expect(dead_code, reason = "a command that serves will use the rest"))]
 mod secret;
 mod times;

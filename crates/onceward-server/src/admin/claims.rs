@@ -9,7 +9,7 @@ use http::StatusCode;
 use onceward_core::canonical::Arrays;
 use onceward_core::decide::{Claim, Verdict};
 use onceward_core::diff::differing_pointers;
-use onceward_core::fingerprint::{CanonicalBody, FingerprintBuilder, FingerprintPolicy};
+use onceward_core::fingerprint::FingerprintBuilder;
 use onceward_core::guard::{Guard, Rule};
 use onceward_core::key::{Key, Kind, Subject};
 use onceward_core::payload::{KeepPayload, KeptPayload};
@@ -22,7 +22,8 @@ use super::AdminState;
 use super::answer::{Whole, about, json};
 use super::auth::Who;
 use super::fields::{
-    Field, Json, LeaseMs, Part, Position, Reading, Tenant, WaitMs, body, read_object,
+    Expected, Field, Fields, FromFields, LeaseMs, Millis, Part, Payload, Position, Reading, Tenant,
+    WaitMs, body, read_object,
 };
 use super::observe::About;
 use super::opaque::reference;
@@ -36,7 +37,7 @@ pub(crate) const SUBJECTS: &str = "subjects";
 
 body! {
     /// A request to run.
-    pub(crate) struct ClaimBody {
+    pub(crate) struct ClaimBody checked by one_payload {
         /// The organisation; a tenant's token may leave it out.
         #[schema(value_type = String, min_length = 1, max_length = 512)]
         tenant: Tenant,
@@ -49,7 +50,7 @@ body! {
         /// What is to be done, as JSON: the same id with another payload is a mismatch. Either this
         /// or `fingerprint`.
         #[schema(value_type = Option<Object>)]
-        payload: Option<Json>,
+        payload: Option<Payload>,
         /// The caller's own hash of what is to be done, in place of `payload`.
         #[schema(value_type = Option<String>, min_length = 1, max_length = 512)]
         fingerprint: Option<Part>,
@@ -75,7 +76,7 @@ body! {
 
 body! {
     /// A rule about a subject; exactly one of `above`, `next`, `exactly` and `not_before`.
-    pub(crate) struct GuardBody {
+    pub(crate) struct GuardBody checked by one_rule {
         /// Whose position is asked for. A subject starts at 0.
         #[schema(value_type = String, min_length = 1, max_length = 512)]
         subject: Part,
@@ -87,13 +88,38 @@ body! {
         next: Option<Position>,
         /// The position it expects to find; the subject moves to one more.
         #[schema(value_type = Option<u64>)]
-        exactly: Option<Position>,
+        exactly: Option<Expected>,
         /// The claim's own time in milliseconds; the subject moves to the maximum.
         #[schema(value_type = Option<u64>)]
-        not_before: Option<Position>,
+        not_before: Option<Millis>,
         /// With `not_before`: how far it may lie behind the subject. Default: 0.
         #[schema(value_type = Option<u64>)]
-        grace_ms: Option<Position>,
+        grace_ms: Option<Millis>,
+    }
+}
+
+/// What is to be done is said once.
+fn one_payload(fields: &Fields<'_>, reading: &mut Reading) {
+    match (fields.has_any("payload"), fields.has("fingerprint")) {
+        (true, true) => {
+            fields.wrong("fingerprint", "goes without a payload: send one of them", reading);
+        }
+        (false, false) => {
+            fields.wrong("payload", "is required, or a fingerprint in its place", reading);
+        }
+        _ => {}
+    }
+}
+
+/// A guard has one rule.
+fn one_rule(fields: &Fields<'_>, reading: &mut Reading) {
+    let rules = ["above", "next", "exactly", "not_before"];
+    if rules.iter().filter(|rule| fields.has(rule)).count() != 1 {
+        let message = "must have exactly one of above, next, exactly and not_before";
+        fields.wrong("", message, reading);
+    }
+    if fields.has("grace_ms") && !fields.has("not_before") {
+        fields.wrong("grace_ms", "goes with not_before only", reading);
     }
 }
 
@@ -122,8 +148,8 @@ impl Field for Abandoned {
     }
 }
 
-impl super::fields::FromFields for BatchBody {
-    fn from_fields(fields: &mut super::fields::Fields<'_>, reading: &mut Reading) -> Option<Self> {
+impl FromFields for BatchBody {
+    fn from_fields(fields: &mut Fields<'_>, reading: &mut Reading) -> Option<Self> {
         let claims = fields.take::<Claims>("claims", reading);
         fields.end(&["claims"], reading);
         claims.map(|Claims(claims)| Self { claims })
@@ -289,8 +315,8 @@ pub(crate) async fn claim_batch(
 struct Asked {
     claim: Claim,
     wait: Duration,
-    /// The canonical payload, to explain a mismatch with.
-    payload: Option<Vec<u8>>,
+    /// To explain a mismatch with.
+    payload: Option<Payload>,
 }
 
 impl Asked {
@@ -306,35 +332,13 @@ impl Asked {
             Some(guard) => guard.rule(&tenant, &format!("{at}/guard"), reading).map(Some),
             None => Some(None),
         };
-        let mut payload = None;
         let fingerprint = match (&body.payload, &body.fingerprint) {
-            (Some(_), Some(_)) => {
-                let message = "goes without a payload: send one of them";
-                reading.wrong(format!("{at}/fingerprint"), message);
-                None
-            }
-            (None, None) => {
-                let message = "is required, or a fingerprint in its place";
-                reading.wrong(format!("{at}/payload"), message);
-                None
-            }
+            (Some(payload), _) => Some(payload.body().fingerprint()),
             (None, Some(hash)) => {
                 Some(FingerprintBuilder::new().part("fingerprint", hash.0.as_bytes()).finish())
             }
-            (Some(given), None) => {
-                let rules = FingerprintPolicy::default();
-                match CanonicalBody::new(given.0.get().as_bytes(), &rules) {
-                    Ok(canonical) => {
-                        let fingerprint = canonical.fingerprint();
-                        payload = Some(canonical.bytes().to_vec());
-                        Some(fingerprint)
-                    }
-                    Err(error) => {
-                        reading.wrong(format!("{at}/payload"), error.to_string());
-                        None
-                    }
-                }
-            }
+            // Noted by `one_payload`.
+            (None, None) => None,
         };
         let key = Key::new(Kind::Request, &tenant, &body.scope.0, &body.id.0);
         let key = key.map_err(|error| reading.wrong(format!("{at}/id"), error.to_string())).ok();
@@ -345,13 +349,13 @@ impl Asked {
         claim.attempt_id = body.attempt_id.map(|id| id.0.into());
         claim.guard = guard?;
         claim.trace = who.trace();
-        claim.payload = payload.as_ref().and_then(|canonical| {
-            let body = CanonicalBody::Json(canonical.clone());
-            let kept = KeptPayload::keep(&body, KeepPayload::Hashed, &state.keys().leaves).ok()?;
+        claim.payload = body.payload.as_ref().and_then(|payload| {
+            let leaves = &state.keys().leaves;
+            let kept = KeptPayload::keep(&payload.body(), KeepPayload::Hashed, leaves).ok()?;
             Some(kept.encode().into())
         });
         let wait = Duration::from_millis(body.wait_ms.map_or(0, |wait| wait.0));
-        Some(Self { claim, wait, payload })
+        Some(Self { claim, wait, payload: body.payload })
     }
 
     /// Claims; a wait ends early when the server drains.
@@ -395,13 +399,12 @@ impl Asked {
 
     /// Where this payload differs from the first one; none when one of them is not known.
     async fn differs(&self, state: &AdminState) -> Result<Option<Vec<String>>, Problem> {
-        let Some(canonical) = &self.payload else { return Ok(None) };
+        let Some(payload) = &self.payload else { return Ok(None) };
         let found = state.engine().look(&self.claim.key).await?;
         let kept = found.and_then(|found| KeptPayload::decode(&found.payload?).ok());
         let Some(kept) = kept else { return Ok(None) };
-        let body = CanonicalBody::Json(canonical.clone());
         let leaves = &state.keys().leaves;
-        let differing = differing_pointers(&kept, &body, Arrays::Ordered, leaves);
+        let differing = differing_pointers(&kept, &payload.body(), Arrays::Ordered, leaves);
         Ok(differing.ok().flatten().map(|differing| differing.pointers))
     }
 }
@@ -418,14 +421,8 @@ impl GuardBody {
         .into_iter()
         .flatten()
         .collect();
-        if self.grace_ms.is_some() && self.not_before.is_none() {
-            reading.wrong(format!("{at}/grace_ms"), "goes with not_before only");
-            return None;
-        }
-        let [rule] = rules[..] else {
-            reading.wrong(at, "must have exactly one of above, next, exactly and not_before");
-            return None;
-        };
+        // More or less than one was noted by `one_rule`.
+        let [rule] = rules[..] else { return None };
         let subject = Subject::new(tenant, SUBJECTS, &self.subject.0);
         let subject = subject
             .map_err(|error| reading.wrong(format!("{at}/subject"), error.to_string()))

@@ -6,12 +6,17 @@
 
 use std::fmt;
 
-use onceward_core::limits::{MAX_LEASE_MS, MAX_PART_BYTES, MAX_RETAIN_MS, MIN_LEASE_MS};
+use onceward_core::fingerprint::{CanonicalBody, FingerprintPolicy, canonical_bytes};
+use onceward_core::limits::{
+    MAX_BATCH_BYTES, MAX_LEASE_MS, MAX_PART_BYTES, MAX_POSITION, MAX_RETAIN_MS, MIN_LEASE_MS,
+};
 use onceward_core::stamp::At;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use super::AdminState;
+use super::opaque::Shown;
 use super::problem::{FieldError, Problem};
 use crate::times::Moment;
 
@@ -19,6 +24,8 @@ use crate::times::Moment;
 const ERRORS_MAX: usize = 100;
 /// Longest wait for an outcome or a job: five minutes.
 pub(crate) const WAIT_MS_MAX: u64 = 300_000;
+/// Bytes of a payload: room is left in its batch for what goes with it.
+const PAYLOAD_BYTES_MAX: usize = MAX_BATCH_BYTES / 2;
 /// Most differing characters for a name to be suggested.
 const SUGGESTED_WITHIN: usize = 3;
 
@@ -27,13 +34,20 @@ const SUGGESTED_WITHIN: usize = 3;
 pub(crate) struct Reading {
     errors: Vec<FieldError>,
     /// The tenant of the token, for requests that leave theirs out.
-    pub(crate) tenant: Option<String>,
+    tenant: Option<String>,
+    /// Reads permits.
+    state: Option<AdminState>,
 }
 
 impl Reading {
     /// For a caller whose token is this tenant's, or the operator's.
     pub(crate) fn of(tenant: Option<&str>) -> Self {
-        Self { errors: Vec::new(), tenant: tenant.map(String::from) }
+        Self { tenant: tenant.map(String::from), ..Self::default() }
+    }
+
+    /// For a request that shows a permit.
+    pub(crate) fn with_permits(state: &AdminState) -> Self {
+        Self { state: Some(state.clone()), ..Self::default() }
     }
 
     /// Notes what is wrong with a field.
@@ -85,6 +99,27 @@ pub(crate) struct Fields<'a> {
 }
 
 impl Fields<'_> {
+    /// Whether a field was given and is not null.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.given.iter().any(|(given, raw)| given == name && raw.get() != "null")
+    }
+
+    /// Whether a field was given, be it null.
+    pub(crate) fn has_any(&self, name: &str) -> bool {
+        self.given.iter().any(|(given, _)| given == name)
+    }
+
+    /// Whether a field was given as this JSON text.
+    pub(crate) fn is(&self, name: &str, text: &str) -> bool {
+        self.given.iter().any(|(given, raw)| given == name && raw.get() == text)
+    }
+
+    /// Notes what is wrong with a field, or with the object when the name is empty.
+    pub(crate) fn wrong(&self, name: &str, message: &str, reading: &mut Reading) {
+        let slash = if name.is_empty() { "" } else { "/" };
+        reading.wrong(format!("{}{slash}{name}", self.at), message);
+    }
+
     /// Takes a field.
     pub(crate) fn take<T: Field>(&mut self, name: &str, reading: &mut Reading) -> Option<T> {
         let pointer = format!("{}/{name}", self.at);
@@ -225,8 +260,32 @@ pub(crate) type LeaseMs = Whole<MIN_LEASE_MS, MAX_LEASE_MS>;
 pub(crate) type WaitMs = Whole<0, WAIT_MS_MAX>;
 /// A retention in milliseconds.
 pub(crate) type RetainMs = Whole<1, MAX_RETAIN_MS>;
-/// A position; its bounds are its rule's.
-pub(crate) type Position = Whole<0, { u64::MAX }>;
+/// A claim's own position.
+pub(crate) type Position = Whole<1, MAX_POSITION>;
+/// A position that is expected to be there.
+pub(crate) type Expected = Whole<0, { MAX_POSITION - 1 }>;
+/// A time or a span as a position.
+pub(crate) type Millis = Whole<0, MAX_POSITION>;
+
+/// JSON that has a canonical form.
+#[derive(Debug, Clone)]
+pub(crate) struct Payload {
+    /// As it was written.
+    pub(crate) raw: Box<RawValue>,
+    /// In the form that is hashed and compared.
+    pub(crate) canonical: Vec<u8>,
+}
+
+impl Payload {
+    /// The canonical form.
+    pub(crate) fn body(&self) -> CanonicalBody<'static> {
+        CanonicalBody::Json(self.canonical.clone())
+    }
+}
+
+/// A permit that we wrote.
+#[derive(Debug, Clone)]
+pub(crate) struct PermitText(pub(crate) Shown);
 
 /// An instant: RFC 3339, or milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy)]
@@ -280,6 +339,37 @@ impl Field for Json {
     }
 }
 
+impl Field for Payload {
+    const NULL_COUNTS: bool = true;
+
+    fn read(raw: &RawValue, pointer: &str, reading: &mut Reading) -> Option<Self> {
+        let bytes = raw.get().len();
+        if bytes > PAYLOAD_BYTES_MAX {
+            let message = format!("is {bytes} bytes, but must be at most {PAYLOAD_BYTES_MAX}");
+            reading.wrong(pointer, message);
+            return None;
+        }
+        match canonical_bytes(raw.get().as_bytes(), &FingerprintPolicy::default()) {
+            Ok(canonical) => Some(Self { raw: raw.to_owned(), canonical }),
+            Err(error) => {
+                reading.wrong(pointer, error.to_string());
+                None
+            }
+        }
+    }
+}
+
+impl Field for PermitText {
+    fn read(raw: &RawValue, pointer: &str, reading: &mut Reading) -> Option<Self> {
+        let text = String::read(raw, pointer, reading)?;
+        let shown = reading.state.as_ref().and_then(|state| state.keys().read_permit(&text));
+        if shown.is_none() {
+            reading.wrong(pointer, "is not a permit of this store: send it as you got it");
+        }
+        shown.map(Self)
+    }
+}
+
 impl<const LOW: u64, const HIGH: u64> Field for Whole<LOW, HIGH> {
     fn read(raw: &RawValue, pointer: &str, reading: &mut Reading) -> Option<Self> {
         match serde_json::from_str::<u64>(raw.get()) {
@@ -330,11 +420,12 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
-/// Declares a body: a struct, its reader and its schema.
+/// Declares a body: a struct, its reader and its schema. What fields mean together is checked by a
+/// function that sees all of them, also when one is bad.
 macro_rules! body {
     (
         $(#[$meta:meta])*
-        $vis:vis struct $name:ident {
+        $vis:vis struct $name:ident $(checked by $check:path)? {
             $($(#[$field_meta:meta])* $field:ident $(= $wire:literal)? : $type:ty,)*
         }
     ) => {
@@ -349,6 +440,7 @@ macro_rules! body {
                 fields: &mut $crate::admin::fields::Fields<'_>,
                 reading: &mut $crate::admin::fields::Reading,
             ) -> Option<Self> {
+                $($check(fields, reading);)?
                 $(let $field = fields.take(
                     $crate::admin::fields::wire_name!($field $($wire)?), reading,
                 );)*

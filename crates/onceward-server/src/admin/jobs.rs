@@ -10,9 +10,9 @@ use axum::response::Response;
 use http::StatusCode;
 use onceward::engine::{Take, Taken};
 use onceward_core::decide::{Enqueue, NewJob};
-use onceward_core::fingerprint::{CanonicalBody, FingerprintPolicy, content_hash16};
+use onceward_core::fingerprint::content_hash16;
 use onceward_core::key::{Key, Kind};
-use onceward_core::limits::{MAX_BATCH_BYTES, MAX_RETAIN_MS};
+use onceward_core::limits::MAX_RETAIN_MS;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -22,7 +22,7 @@ use super::AdminState;
 use super::answer::{Whole as WholeBody, about, json};
 use super::auth::Who;
 use super::claims::outcome_json;
-use super::fields::{Json, LeaseMs, Part, Reading, Tenant, WaitMs, When, Whole, body};
+use super::fields::{LeaseMs, Part, Payload, Reading, Tenant, WaitMs, When, Whole, body};
 use super::observe::About;
 use super::opaque::{job_parts, reference};
 use super::problem::{Problem, ProblemBody};
@@ -30,8 +30,6 @@ use crate::times::rfc3339;
 
 /// Jobs of one take.
 const TAKE_MAX: u64 = 1_000;
-/// Bytes of a job's payload: room is left in its batch for what goes with it.
-const PAYLOAD_BYTES_MAX: usize = MAX_BATCH_BYTES / 2;
 
 body! {
     /// A job to be made.
@@ -50,7 +48,7 @@ body! {
         resource: Option<Part>,
         /// Any JSON; the worker gets it as it is.
         #[schema(value_type = Object)]
-        payload: Json,
+        payload: Payload,
         /// Not before, as RFC 3339 or milliseconds since 1970. Default: at once.
         #[schema(value_type = Option<String>)]
         run_at: Option<When>,
@@ -190,27 +188,19 @@ pub(crate) async fn enqueue(
 }
 
 fn new_job(body: &JobBody, who: &Who, reading: &mut Reading) -> Option<NewJob> {
-    let payload = body.payload.0.get().as_bytes();
-    if payload.len() > PAYLOAD_BYTES_MAX {
-        let bytes = payload.len();
-        let message = format!("is {bytes} bytes, but must be at most {PAYLOAD_BYTES_MAX}");
-        reading.wrong("/payload", message);
-        return None;
-    }
-    let canonical = CanonicalBody::new(payload, &FingerprintPolicy::default());
-    let canonical = canonical.map_err(|error| reading.wrong("/payload", error.to_string())).ok()?;
     let hash;
     let resource = match &body.resource {
         Some(resource) => &resource.0,
         None => {
-            hash = content_hash16(canonical.bytes());
+            hash = content_hash16(&body.payload.canonical);
             &hash
         }
     };
     let within = [body.job_type.0.as_str()];
     let key = Key::within(Kind::Job, &body.tenant.0, &body.queue.0, &within, resource);
     let key = key.map_err(|error| reading.wrong("/resource", error.to_string())).ok()?;
-    let mut job = NewJob::new(key, canonical.fingerprint(), payload.into());
+    let payload = body.payload.raw.get().as_bytes().into();
+    let mut job = NewJob::new(key, body.payload.body().fingerprint(), payload);
     job.priority = body.priority.map_or(0, |priority| u8::try_from(priority.0).unwrap_or(0));
     job.trace = who.trace();
     Some(job)

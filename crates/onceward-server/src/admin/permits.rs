@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 use super::AdminState;
 use super::answer::{Whole, about, json};
 use super::auth::Who;
-use super::fields::{FromFields, Json, LeaseMs, Reading, RetainMs, When, body};
+use super::fields::{Fields, FromFields, Json, LeaseMs, PermitText, Reading, RetainMs, When, body};
 use super::problem::{Problem, ProblemBody};
 use crate::times::rfc3339;
 
@@ -29,7 +29,8 @@ body! {
     /// A renewal.
     pub(crate) struct RenewBody {
         /// As the claim gave it.
-        permit: String,
+        #[schema(value_type = String)]
+        permit: PermitText,
         /// The lease, from now.
         #[schema(value_type = u64, minimum = 100, maximum = 86_400_000)]
         lease_ms: LeaseMs,
@@ -40,7 +41,8 @@ body! {
     /// A completion.
     pub(crate) struct CompleteBody {
         /// As the claim gave it.
-        permit: String,
+        #[schema(value_type = String)]
+        permit: PermitText,
         /// Any JSON; it is replayed as it is.
         #[schema(value_type = Object)]
         outcome: Json,
@@ -52,9 +54,10 @@ body! {
 
 body! {
     /// A failed attempt.
-    pub(crate) struct FailBody {
+    pub(crate) struct FailBody checked by retry_alone {
         /// As the claim gave it.
-        permit: String,
+        #[schema(value_type = String)]
+        permit: PermitText,
         /// Why, for people to read.
         error: String,
         /// Whether another attempt may follow; otherwise it is dead.
@@ -70,7 +73,8 @@ body! {
     /// A release.
     pub(crate) struct ReleaseBody {
         /// As the claim gave it.
-        permit: String,
+        #[schema(value_type = String)]
+        permit: PermitText,
     }
 }
 
@@ -152,9 +156,6 @@ pub(crate) async fn fail(
     body: Whole,
 ) -> Result<Response, Problem> {
     let (held, body) = held(&state, &who, &body, |body: &FailBody| &body.permit).await?;
-    if body.run_at.is_some() && !body.retry {
-        return Err(Problem::field("/run_at", "goes with \"retry\": true only"));
-    }
     let permit = held.permit.as_ref().ok_or_else(lost)?;
     let retry = match (body.retry, body.run_at) {
         (false, _) => Retry::Never,
@@ -187,6 +188,13 @@ pub(crate) async fn release(
     Ok(held.answer(&FinishAnswer { state: "released", lease_until: None }))
 }
 
+/// A time for the next attempt goes with one.
+fn retry_alone(fields: &Fields<'_>, reading: &mut Reading) {
+    if fields.has("run_at") && fields.is("retry", "false") {
+        fields.wrong("run_at", "goes with \"retry\": true only", reading);
+    }
+}
+
 /// A permit as it was shown, with the record that is there.
 struct Held {
     key: Key,
@@ -206,21 +214,14 @@ async fn held<T: FromFields>(
     state: &AdminState,
     who: &Who,
     body: &Whole,
-    permit: impl Fn(&T) -> &String,
+    permit: impl Fn(&T) -> &PermitText,
 ) -> Result<(Held, T), Problem> {
-    let mut reading = Reading::default();
+    let mut reading = Reading::with_permits(state);
     let body: Option<T> = body.read(&mut reading);
-    let shown = body.as_ref().and_then(|body| {
-        let shown = state.keys().read_permit(permit(body));
-        if shown.is_none() {
-            reading.wrong("/permit", "is not a permit of this store: send it as you got it");
-        }
-        shown
-    });
-    let (shown, body) = reading.end(shown.zip(body))?;
+    let body = reading.end(body)?;
+    let shown = permit(&body).0.clone();
     who.may(&shown.key.tenant())?;
-    let found = state.engine().look_at(&shown.key).await?;
-    let (now, found) = found;
+    let (now, found) = state.engine().look_at(&shown.key).await?;
     let permit = found
         .map(|found| Permit { fence: Fence(shown.fence), record: Box::new(found.stored.record) });
     Ok((Held { key: shown.key, now, permit }, body))

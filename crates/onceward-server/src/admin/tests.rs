@@ -2,6 +2,7 @@
 
 mod api;
 mod claims;
+mod discovery;
 mod jobs;
 mod records;
 mod tokens;

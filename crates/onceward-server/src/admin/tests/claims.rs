@@ -236,14 +236,14 @@ async fn every_bad_field_of_a_claim_is_named() {
         let errors = problem["errors"].as_array().unwrap().clone();
         errors.into_iter().map(|e| e["pointer"].as_str().unwrap().to_string()).collect::<Vec<_>>()
     };
-    let required = ["/tenant", "/scope", "/id", "/lease_ms", "/owner"];
+    let required = ["/payload", "/tenant", "/scope", "/id", "/lease_ms", "/owner"];
     assert_eq!(errors(json!({})).await, required);
     let mut bad = claim("");
     bad["lease_ms"] = 99.into();
     bad["guard"] = json!({"subject": "s", "above": 1, "next": 2});
     bad["on_abandoned"] = "maybe".into();
     bad["wait"] = 1.into();
-    assert_eq!(errors(bad).await, ["/id", "/lease_ms", "/on_abandoned", "/wait"]);
+    assert_eq!(errors(bad).await, ["/id", "/lease_ms", "/guard", "/on_abandoned", "/wait"]);
     let both = with(claim("k"), "fingerprint", "x".into());
     assert_eq!(errors(both).await, ["/fingerprint"]);
     let rules = with(claim("k"), "guard", json!({"subject": "s", "above": 1, "next": 2}));
@@ -262,6 +262,9 @@ async fn every_bad_field_of_a_claim_is_named() {
         let problem = server.post("/v1/permits/release", json!({"permit": permit})).await;
         assert_eq!(problem.problem(400)["errors"][0]["pointer"], "/permit");
     }
+    let both = json!({"permit": "nonsense", "error": 1, "retry": false, "run_at": 5});
+    let problem = server.post("/v1/permits/fail", both).await.problem(400);
+    assert_eq!(problem["errors"].as_array().unwrap().len(), 3, "{problem}");
     server.stop().await;
 }
 

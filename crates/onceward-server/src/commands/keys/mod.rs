@@ -4,7 +4,7 @@ mod decide;
 mod list;
 mod show;
 
-pub(crate) use decide::{erase, resolve};
+pub(crate) use decide::{check_flags, erase, is_now, outcome, resolve, sure, told};
 pub(crate) use list::{Wanted, find, list};
 pub(crate) use show::{found_json, show};
 
