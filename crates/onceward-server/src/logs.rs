@@ -55,6 +55,7 @@ impl LogLevel {
 }
 
 /// Sets logging up for the whole process. Call it once, from a command that serves.
+#[cfg_attr(test, expect(dead_code, reason = "the tests set up subscribers of their own"))]
 pub(crate) fn init(format: LogFormat, level: LogLevel) -> Result<(), Failure> {
     let registry = tracing_subscriber::registry().with(level.filter());
     let started = match format {

@@ -278,7 +278,14 @@ mod tests {
         metrics.answered(&endpoint, Answered { verdict: "replay", status: 200, took });
         metrics.claimed(&endpoint, "replay");
         metrics.store_failed("store.unavailable");
+        let other = metrics.endpoint("GET /v1/marks");
+        metrics.breaker(&other, Breaker::HalfOpen);
+        metrics.breaker(&other, Breaker::Closed);
         metrics.breaker(&endpoint, Breaker::Open);
+        metrics.rate_limited(&endpoint);
+        metrics.cache(true);
+        metrics.cache(false);
+        metrics.cache(true);
         metrics.of_tenant("acme", "replay");
         let under_way = metrics.started();
         let text = metrics.text(7);
@@ -290,6 +297,10 @@ mod tests {
             format!("onceward_request_seconds_count{{{labels}}} 1"),
             format!("onceward_breaker_state{{{labels}}} 2"),
             r#"onceward_store_errors_total{store="sqlite",code="store.unavailable"} 1"#.into(),
+            r#"onceward_breaker_state{endpoint="GET /v1/marks"} 0"#.into(),
+            format!("onceward_rate_limited_total{{{labels}}} 1"),
+            "onceward_cache_hits_total 2".into(),
+            "onceward_cache_misses_total 1".into(),
             "onceward_in_flight 1".into(),
             "onceward_waiters 7".into(),
         ] {

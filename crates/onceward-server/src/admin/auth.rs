@@ -19,6 +19,9 @@ use super::problem::Problem;
 use super::{ACTOR_HEADER, AdminState};
 use crate::output::hex;
 
+/// The operator's name in the audit.
+const OPERATOR: &str = "operator";
+
 /// What a principal may reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reach {
@@ -101,6 +104,17 @@ pub(crate) fn new_token() -> Result<String, String> {
     getrandom::fill(&mut bytes)
         .map_err(|error| format!("the operating system gives no random numbers: {error}"))?;
     Ok(hex(&bytes))
+}
+
+/// The operator, by the token that the environment gives. Without one a token is made, which the
+/// second part holds: to be printed once on standard error and never again.
+pub(crate) fn operator(given: Option<&str>) -> Result<(Principal, Option<String>), String> {
+    let made = match given.map(str::trim) {
+        Some("") => return Err("ONCEWARD_ADMIN_TOKEN is empty: unset it, or set a token".into()),
+        Some(given) => return Ok((Principal::with_token(OPERATOR, Reach::Operator, given), None)),
+        None => new_token()?,
+    };
+    Ok((Principal::with_token(OPERATOR, Reach::Operator, &made), Some(made)))
 }
 
 /// Who calls, as the token shows.
@@ -215,6 +229,19 @@ mod tests {
         for bad in ["", "12", &hash[1..], &format!("{}zz", &hash[2..])] {
             assert!(Principal::hashed("a", acme.clone(), bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_operators_token_is_given_or_made() {
+        let (given, shown) = operator(Some("root")).unwrap();
+        assert_eq!(shown, None);
+        assert!(Principals::new(vec![given]).find(b"root").is_some());
+        let (made, shown) = operator(None).unwrap();
+        let shown = shown.unwrap();
+        assert_eq!(shown.len(), 64);
+        assert!(Principals::new(vec![made]).find(shown.as_bytes()).is_some());
+        assert_ne!(operator(None).unwrap().1.unwrap(), shown);
+        assert!(operator(Some(" ")).is_err());
     }
 
     #[test]

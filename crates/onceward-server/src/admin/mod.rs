@@ -25,7 +25,9 @@ mod serve;
 mod tests;
 
 #[cfg_attr(not(test), expect(unused_imports, reason = "a command that serves will use them"))]
-pub(crate) use auth::{Principal, Principals, Reach, new_token};
+pub(crate) use auth::{Principal, Principals, Reach};
+#[expect(unused_imports, reason = "a command that serves will use them")]
+pub(crate) use auth::{new_token, operator};
 pub(crate) use health::Health;
 pub(crate) use openapi::document;
 #[cfg_attr(not(test), expect(unused_imports, reason = "a command that serves will use it"))]

@@ -107,3 +107,25 @@ async fn a_body_that_is_too_large_is_refused() {
     assert_eq!(reply.problem(413)["code"], "body.too_large");
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documentations_commands_run_as_they_are_printed() {
+    let server = Server::start("docs").await;
+    let page = include_str!("../../../../../docs/control-api.md");
+    let blocks: Vec<&str> =
+        page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(blocks.len() >= 8, "{}", blocks.len());
+    let run = tokio::process::Command::new("bash")
+        .args(["-euo", "pipefail", "-c", &blocks.concat()])
+        .env("SERVER", format!("http://{}", server.address))
+        .env("TOKEN", OPERATOR)
+        .stdin(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .expect("bash and curl must be on the PATH: the documentation is tested with them");
+    let said = String::from_utf8_lossy(&run.stdout);
+    let failed = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{said}\n{failed}");
+    server.stop().await;
+}
