@@ -94,7 +94,7 @@ pub(crate) struct FinishAnswer {
     responses(
         (status = 200, description = "The permit holds on", body = FinishAnswer),
         (status = 400, description = "Every bad field", body = ProblemBody),
-        (status = 409, description = "permit.lost: stop before the next effect", body = ProblemBody),
+        (status = 409, description = "permit.lost: stop at once", body = ProblemBody),
     )
 )]
 pub(crate) async fn renew(
