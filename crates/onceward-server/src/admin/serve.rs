@@ -39,12 +39,16 @@ pub(crate) async fn serve(
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     tokio::pin!(shutdown);
     loop {
-        let Ok(place) = room.clone().acquire_owned().await else { break };
+        // A place first: whoever comes when all are taken waits in the listener's own queue.
+        let accept = async {
+            let place = room.clone().acquire_owned().await.map_err(std::io::Error::other)?;
+            Ok::<_, std::io::Error>((place, listener.accept().await?))
+        };
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = accept => accepted,
             () = &mut shutdown => break,
         };
-        let (stream, peer) = match accepted {
+        let (place, (stream, peer)) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(error = %error, "a connection could not be accepted");
