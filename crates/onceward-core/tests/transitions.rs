@@ -233,22 +233,23 @@ fn resolutions_by_state() {
     let rerun = Resolution::Rerun { force: false };
     let done = Resolution::Done { outcome: (b"o"[..].into(), print("o")) };
     let dead = Resolution::Dead { reason: "because".into() };
-    let erase = Resolution::Erase;
+    let (erase, discard) = (Resolution::Erase, Resolution::Discard);
     let (past, future) = (9_999, 20_000);
-    // state, its end, rerun, done, dead, erase
+    // state, its end, rerun, done, dead, erase, discard
     let table = [
-        (State::Pending, past, [false, true, true, true]),
-        (State::Running, future, [false, false, false, false]),
-        (State::Running, past, [true, true, true, true]),
-        (State::Done, future, [false, false, false, true]),
-        (State::Failed, past, [true, true, true, true]),
-        (State::Dead, past, [true, true, false, true]),
-        (State::Unknown, past, [true, true, true, true]),
-        (State::Expired, future, [false, false, false, true]),
+        (State::Pending, past, [false, true, true, true, false]),
+        (State::Running, future, [false, false, false, false, false]),
+        (State::Running, past, [true, true, true, true, false]),
+        (State::Done, future, [false, false, false, true, false]),
+        (State::Failed, past, [true, true, true, true, false]),
+        (State::Dead, past, [true, true, false, true, true]),
+        (State::Unknown, past, [true, true, true, true, false]),
+        (State::Expired, future, [false, false, false, true, false]),
     ];
     for (state, end, allowed) in table {
         let record = record(Kind::Request, state, end);
-        for (resolution, allowed) in [&rerun, &done, &dead, &erase].into_iter().zip(allowed) {
+        let resolutions = [&rerun, &done, &dead, &erase, &discard];
+        for (resolution, allowed) in resolutions.into_iter().zip(allowed) {
             let trace = Trace::default();
             let step = decide::resolve(&record.key, resolution, &trace, Token(2), &facts(&record));
             let is_allowed = match step {

@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use onceward_core::key::Key;
 use onceward_core::record::State;
 
+use crate::logs::{LogFormat, LogLevel};
 use crate::times::{Moment, Span};
 
 /// Items of one page when `--limit` is not given.
@@ -37,6 +38,27 @@ pub(crate) struct Common {
     #[arg(long, global = true, value_name = "URL", env = "ONCEWARD_STORE", hide_env_values = true)]
     #[arg(default_value = "sqlite:onceward.db", help_heading = "Common options")]
     pub(crate) store: String,
+
+    /// Goes through the control API at this address instead of opening the store. Default: opens
+    /// it; where a running server holds it, what changes it goes through that server by itself.
+    #[arg(long, global = true, value_name = "URL", env = "ONCEWARD_SERVER")]
+    #[arg(help_heading = "Common options")]
+    pub(crate) server: Option<String>,
+
+    /// The token for `--server`. Default: none.
+    #[arg(long, global = true, value_name = "TOKEN", env = "ONCEWARD_TOKEN")]
+    #[arg(hide_env_values = true, help_heading = "Common options")]
+    pub(crate) token: Option<String>,
+
+    /// How log lines look.
+    #[arg(long, global = true, value_name = "FORMAT", env = "ONCEWARD_LOG_FORMAT")]
+    #[arg(default_value = "human", help_heading = "Common options")]
+    pub(crate) log_format: LogFormat,
+
+    /// What is logged at least.
+    #[arg(long, global = true, value_name = "LEVEL", env = "ONCEWARD_LOG_LEVEL")]
+    #[arg(default_value = "info", help_heading = "Common options")]
+    pub(crate) log_level: LogLevel,
 
     /// Prints JSON for programs instead of tables for people. Default: off.
     #[arg(long, global = true, env = "ONCEWARD_JSON", value_parser = FalseyValueParser::new())]
@@ -78,6 +100,8 @@ pub(crate) enum Command {
     /// Measures, beside baselines measured in the same run.
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Bench),
+    /// Prints the description of the control API (OpenAPI 3.1).
+    Openapi,
     /// Prints the completions of a shell.
     Completions {
         /// Which shell.

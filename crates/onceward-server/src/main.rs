@@ -4,13 +4,18 @@
 //! 1 failed, 2 wrong usage. Only this crate reads flags, files and environment; every decision and
 //! every commit is the engine's.
 
+mod admin;
 mod bench;
 mod cli;
 mod commands;
 mod failure;
 mod gateway;
+mod logs;
+mod metrics;
 mod open;
 mod output;
+mod remote;
+mod secret;
 mod times;
 
 use std::process::ExitCode;
@@ -42,6 +47,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Failure> {
         // These need neither a store nor a runtime.
         Command::Completions { shell } => commands::generate::completions(*shell, out),
         Command::Man { out: folder } => commands::generate::man(folder.as_deref(), out),
+        Command::Openapi => commands::generate::openapi(out),
         command => {
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .enable_all()

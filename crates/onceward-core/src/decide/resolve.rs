@@ -36,6 +36,8 @@ pub enum Resolution {
     },
     /// Forget the key with everything beside it.
     Erase,
+    /// Forget a dead letter; nothing else.
+    Discard,
 }
 
 /// The answer to a resolution.
@@ -114,14 +116,15 @@ pub fn resolve(
             dead.error = Some(error_text(reason));
             push_dead(&mut batch, dead);
         }
-        Resolution::Erase => {
+        Resolution::Erase | Resolution::Discard => {
             batch.writes.push(Write::Delete(key.clone()));
             batch.writes.extend(passed.map(|guard| Write::Mark {
                 subject: guard.subject.clone(),
                 position: guard.rule.moves_to(),
                 value: Body::Keep,
             }));
-            batch.writes.push(by_hand("erased"));
+            let discarded = matches!(resolution, Resolution::Discard);
+            batch.writes.push(by_hand(if discarded { "discarded" } else { "erased" }));
         }
     }
     Step::Commit(batch, Resolved::Ok)
@@ -131,6 +134,7 @@ pub fn resolve(
 /// may erase an outcome, because erasure can be a duty.
 fn allowed(record: &Record, resolution: &Resolution, facts: &Facts) -> bool {
     match (record.state_at(facts.now), resolution) {
+        (state, Resolution::Discard) => state == State::Dead,
         (State::Running, _) => facts.lapsed(record),
         (_, Resolution::Erase) => true,
         (State::Done | State::Expired, _) => false,
@@ -152,7 +156,7 @@ fn passes<'a>(
         Resolution::Done { .. } => true,
         Resolution::Dead { .. } => record.terms.on_dead == OnDead::Skip,
         // An event that is forgotten may come again; a job never does.
-        Resolution::Erase => record.key.kind() == Kind::Job,
+        Resolution::Erase | Resolution::Discard => record.key.kind() == Kind::Job,
     };
     let guard = record.guard.as_ref().filter(|guard| matches!(guard.rule, Rule::Next { .. }));
     let ends = ends && !planted(Bug::PassedBeforeTurn);

@@ -79,7 +79,8 @@ fn table(entries: &[Audited], out: &Out) -> String {
     out.render(&table)
 }
 
-fn entry_json(audited: &Audited) -> Value {
+/// An entry for programs.
+pub(crate) fn entry_json(audited: &Audited) -> Value {
     let entry = &audited.entry;
     json!({
         "id": audited.id,

@@ -1,4 +1,5 @@
-//! Shell completions and man pages, from the same definitions as the help.
+//! Shell completions and man pages, from the same definitions as the help, and the description of
+//! the control API, from the code that serves it.
 
 use std::path::Path;
 
@@ -33,4 +34,12 @@ pub(crate) fn man(folder: Option<&Path>, out: &Out) -> Result<(), Failure> {
     std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
     clap_mangen::generate_to(command, folder).map_err(|error| failed(folder, error))?;
     out.print(&format!("The man pages are in {}.\n", folder.display()))
+}
+
+/// Prints the description of the control API.
+pub(crate) fn openapi(out: &Out) -> Result<(), Failure> {
+    let text = crate::admin::document().to_pretty_json().map_err(|error| {
+        Failure::failed("openapi", format!("the description can't be written: {error}"))
+    })?;
+    out.print(&format!("{text}\n"))
 }

@@ -1,9 +1,9 @@
 //! The commands, one file each. A command opens the store, asks it or the engine, prints, and
 //! closes what it opened, also when it failed.
 
-mod audit;
+pub(crate) mod audit;
 pub(crate) mod generate;
-mod keys;
+pub(crate) mod keys;
 mod migrate;
 mod serve;
 mod sweep;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use onceward::engine::Engine;
 use onceward::store::Store;
+use onceward::store::sqlite::SqliteStore;
 use onceward_core::Text;
 use onceward_core::audit::Trace;
 
@@ -20,25 +21,48 @@ use crate::cli::{Actor, Audit, Bench, Command, Common, Keys};
 use crate::failure::Failure;
 use crate::open::{Access, StoreUrl};
 use crate::output::Out;
+use crate::remote::{self, Asked, Remote};
 
 /// Runs a command that needs a runtime.
 pub(crate) async fn run(command: &Command, common: &Common, out: &Out) -> Result<(), Failure> {
+    if let Some(server) = &common.server
+        && remote::goes_through(command)
+    {
+        let remote = Remote::new(server, common.token.as_deref())?;
+        return remote::run(command, &remote, Asked::No, out).await;
+    }
     let url = StoreUrl::parse(&common.store)?;
-    match command {
-        Command::Serve(args) => serve::serve(&url, args, out).await,
-        Command::Keys(Keys::List(args)) => keys::list(&url, args, out).await,
-        Command::Keys(Keys::Show { key }) => keys::show(&url, key, out).await,
-        Command::Keys(Keys::Resolve(args)) => keys::resolve(&url, args, out).await,
-        Command::Keys(Keys::Erase { key, yes, actor }) => {
-            keys::erase(&url, key, *yes, actor, out).await
+    let result = directly(command, &url, out).await;
+    match (&result, &url) {
+        (Err(failure), StoreUrl::Sqlite(path))
+            if failure.code == "store.open" && remote::goes_through(command) =>
+        {
+            // A running server has the store: it does it for us.
+            let Some(announced) = SqliteStore::announced(path) else { return result };
+            let remote = Remote::new(&announced.server, Some(&announced.token))?;
+            remote::run(command, &remote, Asked::Already, out).await
         }
-        Command::Audit(Audit::List(args)) => audit::list(&url, args, out).await,
-        Command::Sweep => sweep::sweep(&url, out).await,
-        Command::Migrate => migrate::migrate(&url, out).await,
-        Command::Bench(Bench::Store(args)) => bench::store(&url, args, out).await,
-        Command::Bench(Bench::Http(args)) => bench::http(&url, args, out).await,
+        _ => result,
+    }
+}
+
+async fn directly(command: &Command, url: &StoreUrl, out: &Out) -> Result<(), Failure> {
+    match command {
+        Command::Serve(args) => serve::serve(url, args, out).await,
+        Command::Keys(Keys::List(args)) => keys::list(url, args, out).await,
+        Command::Keys(Keys::Show { key }) => keys::show(url, key, out).await,
+        Command::Keys(Keys::Resolve(args)) => keys::resolve(url, args, out).await,
+        Command::Keys(Keys::Erase { key, yes, actor }) => {
+            keys::erase(url, key, *yes, actor, out).await
+        }
+        Command::Audit(Audit::List(args)) => audit::list(url, args, out).await,
+        Command::Sweep => sweep::sweep(url, out).await,
+        Command::Migrate => migrate::migrate(url, out).await,
+        Command::Bench(Bench::Store(args)) => bench::store(url, args, out).await,
+        Command::Bench(Bench::Http(args)) => bench::http(url, args, out).await,
         Command::Completions { shell } => generate::completions(*shell, out),
         Command::Man { out: folder } => generate::man(folder.as_deref(), out),
+        Command::Openapi => generate::openapi(out),
     }
 }
 
@@ -68,7 +92,7 @@ where
 }
 
 /// Who decides by hand, for the audit.
-fn by_hand(actor: &Actor) -> Trace {
+pub(crate) fn by_hand(actor: &Actor) -> Trace {
     let user = || std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok();
     let name = actor.actor.clone().or_else(user).unwrap_or_else(|| "command line".into());
     Trace { actor: Some(Text::from(name)), ..Trace::default() }

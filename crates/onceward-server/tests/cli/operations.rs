@@ -93,3 +93,11 @@ fn a_reader_that_goes_away_is_no_failure() {
     let ended = ran(child.wait_with_output().unwrap());
     assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
 }
+
+#[test]
+fn the_control_api_is_described() {
+    let folder = folder("openapi");
+    let document = run(&folder, &["openapi"]).json();
+    assert!(document["openapi"].as_str().unwrap().starts_with("3."), "{document}");
+    assert!(document["paths"]["/v1/claims"]["post"].is_object(), "{document}");
+}

@@ -14,7 +14,7 @@ use onceward_core::limits::{MAX_LEASE_MS, MIN_LEASE_MS, in_range};
 use onceward_core::text::escape;
 use onceward_core::zoo::{Bug, planted};
 
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, queues};
 use crate::store::{Cursor, Fact, Items, List, Read};
 
 /// Pages of due jobs that one take looks through: bounds what jobs out of turn can cost.
@@ -112,12 +112,28 @@ impl Engine {
     /// # Errors
     /// When the store gives no answer and nothing was taken.
     pub async fn take(&self, take: &Take) -> Result<Vec<Taken>, EngineError> {
+        self.take_of(None, take).await
+    }
+
+    /// [`Engine::take`], of one tenant's jobs alone when it is given.
+    ///
+    /// # Errors
+    /// When the store gives no answer and nothing was taken.
+    pub async fn take_of(
+        &self,
+        tenant: Option<&str>,
+        take: &Take,
+    ) -> Result<Vec<Taken>, EngineError> {
         if let Some(lease_ms) = take.lease_ms {
             in_range("lease_ms", lease_ms, MIN_LEASE_MS, MAX_LEASE_MS)?;
         }
         check_part("owner", &take.owner, 0)?;
+        check_part("queue", &take.queue, 1)?;
         let mut taken = Vec::new();
-        let mut after = self.0.places.leave(&take.queue);
+        let column = tenant.map(escape);
+        // An escaped tenant holds no colon, so the places of two tenants never meet.
+        let place = format!("{}:{}", column.as_deref().unwrap_or_default(), take.queue);
+        let mut after = self.0.places.leave(&place);
         for _ in 0..PAGES_MAX {
             let wanted = take.max.saturating_sub(taken.len());
             if wanted == 0 {
@@ -131,7 +147,8 @@ impl Engine {
                 Err(error) => return Err(error),
             };
             let Items::Records(due) = page.items else { break };
-            let keys: Vec<Key> = due.into_iter().map(|record| record.key).collect();
+            let ours = |key: &Key| column.as_deref().is_none_or(|of| key.tenant_column() == of);
+            let keys = due.into_iter().map(|record| record.key).filter(ours).collect::<Vec<_>>();
             match self.take_these(&keys, take, wanted).await {
                 Ok(these) => taken.extend(these),
                 Err(_) if !taken.is_empty() => return Ok(taken),
@@ -143,20 +160,28 @@ impl Engine {
             }
         }
         if taken.is_empty() {
-            self.0.places.keep(&take.queue, after);
+            self.0.places.keep(&place, after);
         }
         Ok(taken)
     }
 
     /// Takes the first `wanted` of these whose turn it is, in one group where the store has groups.
+    /// A paused queue gives nothing.
     async fn take_these(
         &self,
         keys: &[Key],
         take: &Take,
         wanted: usize,
     ) -> Result<Vec<Taken>, EngineError> {
-        let reads = keys.iter().map(|key| Read::Record { key: key.clone(), payload: true });
-        let loaded = self.0.store.load(reads.collect()).await?;
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let records = keys.iter().map(|key| Read::Record { key: key.clone(), payload: true });
+        let pause = std::iter::once(Read::Mark(queues::pause_subject(&take.queue)?));
+        let loaded = self.0.store.load(pause.chain(records).collect()).await?;
+        if matches!(loaded.facts.first(), Some(Fact::Mark(Some(mark))) if mark.value.is_some()) {
+            return Ok(Vec::new());
+        }
         let mut marks = Vec::new();
         let mut jobs = Vec::new();
         for fact in loaded.facts {

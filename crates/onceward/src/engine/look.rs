@@ -2,6 +2,7 @@
 
 use onceward_core::key::{Key, Subject};
 use onceward_core::record::Mark;
+use onceward_core::stamp::At;
 
 use super::{Engine, EngineError};
 use crate::store::{Cursor, Fact, Found, List, Page, Read, StoreError};
@@ -10,14 +11,31 @@ use crate::store::{Cursor, Fact, Found, List, Page, Read, StoreError};
 pub(super) const PAGE_MAX: usize = 1_000;
 
 impl Engine {
+    /// The store's instant.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn now(&self) -> Result<At, EngineError> {
+        Ok(self.0.store.load(Vec::new()).await?.now)
+    }
+
     /// A record with its outcome and what is kept of its payload.
     ///
     /// # Errors
     /// When the store gives no answer.
     pub async fn look(&self, key: &Key) -> Result<Option<Found>, EngineError> {
+        Ok(self.look_at(key).await?.1)
+    }
+
+    /// [`Engine::look`], with the store's instant of the look.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn look_at(&self, key: &Key) -> Result<(At, Option<Found>), EngineError> {
         let read = Read::Record { key: key.clone(), payload: true };
-        match self.0.store.load(vec![read]).await?.facts.pop() {
-            Some(Fact::Record(found)) => Ok(found),
+        let mut loaded = self.0.store.load(vec![read]).await?;
+        match loaded.facts.pop() {
+            Some(Fact::Record(found)) => Ok((loaded.now, found)),
             _ => Err(StoreError::Corrupt("the store answered another read".into()).into()),
         }
     }

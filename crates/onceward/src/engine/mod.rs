@@ -12,6 +12,7 @@ mod error;
 mod jobs;
 mod look;
 mod options;
+mod queues;
 mod scheduler;
 mod sight;
 mod sweep;
@@ -23,6 +24,7 @@ pub use documents::{Document, Put};
 pub use error::EngineError;
 pub use jobs::{Take, Taken};
 pub use options::EngineOptions;
+pub use queues::{STORE_SPACE_PREFIX, STORE_TENANT};
 pub use sweep::SweepReport;
 
 use std::fmt;

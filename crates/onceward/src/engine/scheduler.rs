@@ -253,7 +253,7 @@ impl Shared {
     /// Answers a batch. `false` when it sleeps and will come again.
     fn deliver(self: &Arc<Self>, mut waiting: Waiting, answer: Result<Answer, StoreError>) -> bool {
         if let Ok(Answer::Applied(_)) = &answer {
-            self.waiters.wake(waiting.batch.keys());
+            self.waiters.wake(&waiting.batch);
         }
         if let Ok(Answer::Contended) = &answer
             && self.try_later(&mut waiting)

@@ -8,7 +8,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use onceward_core::key::Key;
+use onceward_core::batch::{Batch, Write};
+use onceward_core::key::{Key, Kind};
+use onceward_core::limits::LimitError;
+use onceward_core::record::State;
 use onceward_core::zoo::{Bug, planted};
 use tokio::sync::Notify;
 
@@ -54,15 +57,25 @@ impl Waiters {
         Some(Waiter { waiters: self, key: key.clone(), bell: slot.bell.clone() })
     }
 
-    /// Wakes everyone who waits for one of these keys.
-    pub(super) fn wake<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
+    /// Wakes everyone who waits for a key of this batch, or for a job that it leaves to be taken.
+    pub(super) fn wake(&self, batch: &Batch) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }
         let slots = self.locked();
-        for key in keys {
+        let ring = |key: &Key| {
             if let Some(slot) = slots.get(key) {
                 slot.bell.notify_waiters();
+            }
+        };
+        batch.keys().for_each(ring);
+        for write in &batch.writes {
+            if let Write::Put(draft) = write
+                && matches!(draft.record.state, State::Pending | State::Failed)
+                && draft.record.key.kind() == Kind::Job
+                && let Ok(queue) = queue_key(draft.record.key.scope_column())
+            {
+                ring(&queue);
             }
         }
     }
@@ -75,6 +88,11 @@ impl Waiters {
     fn locked(&self) -> MutexGuard<'_, HashMap<Key, Slot>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What takers of a queue wait under. No job has this key: an id is never empty.
+pub(super) fn queue_key(queue_column: &str) -> Result<Key, LimitError> {
+    Key::from_columns("onceward", Kind::Job, &format!("{queue_column}:"))
 }
 
 impl Drop for Waiter<'_> {

@@ -25,12 +25,16 @@ const OUTCOME_BYTES_MAX: usize = MAX_BATCH_BYTES / 2;
 pub(crate) async fn resolve(url: &StoreUrl, args: &KeysResolve, out: &Out) -> Result<(), Failure> {
     let resolution = resolution(args)?;
     decide(url, &args.key, &resolution, &args.actor).await?;
-    let what = match args.what {
+    told(&args.key, is_now(args.what), out)
+}
+
+/// What a key is after a decision.
+pub(crate) fn is_now(what: ResolveAs) -> &'static str {
+    match what {
         ResolveAs::Rerun => "may run again",
         ResolveAs::Done => "is done",
         ResolveAs::Dead => "is dead",
-    };
-    told(&args.key, what, out)
+    }
 }
 
 /// Erases a record.
@@ -48,15 +52,16 @@ pub(crate) async fn erase(
     told(key, "is erased", out)
 }
 
-fn told(key: &Key, what: &str, out: &Out) -> Result<(), Failure> {
+/// Tells what a key is now.
+pub(crate) fn told(key: &Key, what: &str, out: &Out) -> Result<(), Failure> {
     if out.is_json() {
         return out.print_json(&json!({ "key": key.to_string(), "result": what }));
     }
     out.print(&format!("{} {what}.\n", plain_line(&key.to_string())))
 }
 
-/// Reads the flags; one that does not belong to the decision is an error, not ignored.
-fn resolution(args: &KeysResolve) -> Result<Resolution, Failure> {
+/// A flag that does not belong to the decision is an error, not ignored.
+pub(crate) fn check_flags(args: &KeysResolve) -> Result<(), Failure> {
     let stray = [
         (args.outcome.is_some() && args.what != ResolveAs::Done, "--outcome", "done"),
         (args.reason.is_some() && args.what != ResolveAs::Dead, "--reason", "dead"),
@@ -66,6 +71,11 @@ fn resolution(args: &KeysResolve) -> Result<Resolution, Failure> {
         let message = format!("{flag} goes with --as {with} only; leave it out");
         return Err(Failure::usage("usage", message));
     }
+    Ok(())
+}
+
+fn resolution(args: &KeysResolve) -> Result<Resolution, Failure> {
+    check_flags(args)?;
     Ok(match args.what {
         ResolveAs::Rerun => Resolution::Rerun { force: args.force },
         ResolveAs::Dead => {
@@ -80,7 +90,8 @@ fn resolution(args: &KeysResolve) -> Result<Resolution, Failure> {
     })
 }
 
-fn outcome(text: &str) -> Result<Bytes, Failure> {
+/// An outcome as it is given on the command line.
+pub(crate) fn outcome(text: &str) -> Result<Bytes, Failure> {
     let bytes: Bytes = match text.strip_prefix('@') {
         None => text.as_bytes().into(),
         Some(path) => match std::fs::read(path) {
@@ -137,7 +148,8 @@ fn not_now(key: &Key, record: &Record) -> Failure {
     Failure::failed("key.not_now", format!("{key} {why}"))
 }
 
-fn sure(key: &Key) -> Result<bool, Failure> {
+/// Asks whoever sits at the terminal.
+pub(crate) fn sure(key: &Key) -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
         let message = format!(
             "erasing {key} can't be undone: say --yes, because there is no terminal to ask on"

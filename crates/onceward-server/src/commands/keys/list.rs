@@ -4,7 +4,8 @@
 //! been written again, so those two states are filtered here.
 
 use comfy_table::Cell;
-use onceward::store::{Cursor, Items, List, Page, Store};
+use onceward::engine::EngineError;
+use onceward::store::{Cursor, Items, List, Page, StoreError};
 use onceward_core::record::{Record, State};
 use onceward_core::stamp::At;
 use onceward_core::text::escape;
@@ -20,7 +21,21 @@ use crate::times::relative;
 
 /// Lists records.
 pub(crate) async fn list(url: &StoreUrl, args: &KeysList, out: &Out) -> Result<(), Failure> {
-    let found = reading(url, |store| async move { find(&*store, args).await }).await?;
+    let wanted = Wanted {
+        tenant: args.tenant.clone(),
+        scope: args.scope.clone(),
+        state: args.state,
+        limit: args.page.limit,
+        after: args.page.after.clone().map(Cursor),
+    };
+    let found = reading(url, |store| async move {
+        let list = |what, after, limit| {
+            let store = store.clone();
+            async move { store.list(what, after, limit).await.map_err(Failure::from) }
+        };
+        find(list, &wanted).await
+    })
+    .await?;
     if out.is_json() {
         let items: Vec<Value> = found.records.iter().map(|r| record_json(r, found.now)).collect();
         let next = found.next.map(|cursor| cursor.0);
@@ -37,10 +52,30 @@ pub(crate) async fn list(url: &StoreUrl, args: &KeysList, out: &Out) -> Result<(
     out.print(&text)
 }
 
-struct Listed {
-    now: At,
-    records: Vec<Record>,
-    next: Option<Cursor>,
+/// Which records are wanted, by the store's clock.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    /// Only this tenant's.
+    pub(crate) tenant: Option<String>,
+    /// Only of this scope.
+    pub(crate) scope: Option<String>,
+    /// Only in this state.
+    pub(crate) state: Option<State>,
+    /// How many at most.
+    pub(crate) limit: u16,
+    /// Where an earlier page ended.
+    pub(crate) after: Option<Cursor>,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    /// The store's instant of the look.
+    pub(crate) now: At,
+    /// The records.
+    pub(crate) records: Vec<Record>,
+    /// Where the next page starts.
+    pub(crate) next: Option<Cursor>,
 }
 
 fn table(found: &Listed, out: &Out) -> String {
@@ -74,33 +109,41 @@ fn next_instant(record: &Record, now: At) -> String {
 }
 
 /// Pages through the store until enough records are in the wanted state.
-async fn find(store: &dyn Store, args: &KeysList) -> Result<Listed, Failure> {
-    let written = match args.state {
+pub(crate) async fn find<F, E>(
+    list: impl Fn(List, Option<Cursor>, usize) -> F,
+    wanted: &Wanted,
+) -> Result<Listed, E>
+where
+    F: Future<Output = Result<Page, E>>,
+    E: From<EngineError>,
+{
+    let written = match wanted.state {
         Some(State::Expired) => None,
         state => state,
     };
     let what = || List::Records {
-        tenant: args.tenant.as_deref().map(|tenant| escape(tenant).into_owned()),
-        scope: args.scope.as_deref().map(|scope| escape(scope).into_owned()),
+        tenant: wanted.tenant.as_deref().map(|tenant| escape(tenant).into_owned()),
+        scope: wanted.scope.as_deref().map(|scope| escape(scope).into_owned()),
         state: written,
     };
-    let filtered = matches!(args.state, Some(State::Expired | State::Done));
-    let limit = usize::from(args.page.limit);
-    let mut after = args.page.after.clone().map(Cursor);
+    let filtered = matches!(wanted.state, Some(State::Expired | State::Done));
+    let limit = usize::from(wanted.limit);
+    let mut after = wanted.after.clone();
     let mut found: Vec<Record> = Vec::new();
     loop {
         let missing = limit - found.len();
         // While searching, pages are as large as they may be.
         let size = if filtered { usize::from(LIMIT_MAX) } else { missing };
-        let mut page = store.list(what(), after.clone(), size).await?;
+        let mut page = list(what(), after.clone(), size).await?;
         let now = page.now;
-        let fits = |record: &Record| args.state.is_none_or(|wanted| record.state_at(now) == wanted);
+        let fits = |record: &Record| wanted.state.is_none_or(|state| record.state_at(now) == state);
         if let Some(end) = end_of_page(&page, missing, fits) {
             // Cursors are the store's: asked for a page that ends here, it says where that is.
-            page = store.list(what(), after.clone(), end).await?;
+            page = list(what(), after.clone(), end).await?;
         }
         let Items::Records(records) = page.items else {
-            return Err(Failure::failed("store.corrupt", "the store listed something else"));
+            let error = StoreError::Corrupt("the store listed something else".into());
+            return Err(EngineError::from(error).into());
         };
         found.extend(records.into_iter().filter(fits).take(missing));
         after = page.next;

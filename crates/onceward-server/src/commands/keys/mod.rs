@@ -4,9 +4,9 @@ mod decide;
 mod list;
 mod show;
 
-pub(crate) use decide::{erase, resolve};
-pub(crate) use list::list;
-pub(crate) use show::show;
+pub(crate) use decide::{check_flags, erase, is_now, outcome, resolve, sure, told};
+pub(crate) use list::{Wanted, find, list};
+pub(crate) use show::{found_json, show};
 
 use onceward_core::key::Key;
 use onceward_core::record::Record;
@@ -26,7 +26,7 @@ fn absent(key: &Key, url: &StoreUrl) -> Failure {
 }
 
 /// A record for programs, as of the store's now.
-fn record_json(record: &Record, now: At) -> Value {
+pub(crate) fn record_json(record: &Record, now: At) -> Value {
     let key = &record.key;
     let within: Vec<_> = key.within_parts().collect();
     let at = |at: Option<At>| at.map(rfc3339);

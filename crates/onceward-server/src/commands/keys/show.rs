@@ -36,7 +36,8 @@ pub(crate) async fn show(url: &StoreUrl, key: &Key, out: &Out) -> Result<(), Fai
     out.print(&out.fields(&fields(&found, now)))
 }
 
-fn found_json(found: &Found, now: At) -> Value {
+/// A record with its outcome and payload, for programs.
+pub(crate) fn found_json(found: &Found, now: At) -> Value {
     let record = &found.stored.record;
     let mut value = record_json(record, now);
     value["attempt_id"] = json!(record.attempt_id.as_deref());

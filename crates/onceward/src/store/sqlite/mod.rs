@@ -18,6 +18,8 @@ mod sync;
 mod writer;
 mod young;
 
+pub use open::Announced;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -149,6 +151,21 @@ impl SqliteStore {
         store.spawn_reader(first, 0, ended)?;
         store.running().ended = Some(end);
         Ok(store)
+    }
+
+    /// Says in the lock file, which only its owner can read, how this process can be reached. Call
+    /// it while the store is open: others that find the database in use will find it.
+    ///
+    /// # Errors
+    /// When the lock file can't be written.
+    pub fn announce(path: impl AsRef<Path>, announced: &Announced) -> std::io::Result<()> {
+        open::announce(path.as_ref(), announced)
+    }
+
+    /// How the process that has a database open now can be reached, if it said so.
+    #[must_use]
+    pub fn announced(path: impl AsRef<Path>) -> Option<Announced> {
+        open::announced(path.as_ref())
     }
 
     /// The version of the schema that this program makes and knows.

@@ -4,7 +4,7 @@
 //! database, another program's, locked, read-only, too new. Nothing is written to a foreign file.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,9 +30,7 @@ const WAL_KEPT_BYTES: i64 = 256 << 20;
 /// Locks the file against a second server. Held as long as the file handle lives.
 pub(super) fn lock(path: &Path) -> Result<File, StoreError> {
     let lock_path = beside(path, ".lock");
-    let opened =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path);
-    let mut file = opened.map_err(|error| {
+    let mut file = open_lock(&lock_path, true).map_err(|error| {
         StoreError::Open(format!(
             "the lock file {} can't be opened ({error}); the folder of a store must be writable",
             lock_path.display()
@@ -40,16 +38,17 @@ pub(super) fn lock(path: &Path) -> Result<File, StoreError> {
     })?;
     match file.try_lock() {
         Ok(()) => {
-            // The text is for people; the lock itself is what counts, so a failure here is none.
+            // The text is for people and commands; the lock itself is what counts, so a failure
+            // here is none.
             let _ = file.set_len(0);
             let _ = file.write_all(std::process::id().to_string().as_bytes());
             Ok(file)
         }
         Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            let _ = file.rewind();
-            let _ = file.read_to_string(&mut holder);
-            let holder = if holder.is_empty() { "another process" } else { holder.as_str() };
+            let text = read_lock(&mut file);
+            // Only the number: what follows it is a secret.
+            let holder = text.lines().next().filter(|line| !line.is_empty());
+            let holder = holder.unwrap_or("another process");
             Err(StoreError::Open(format!(
                 "the database {} is in use by process {holder}, which holds {}; stop it, or open \
                  the store read-only to look at it",
@@ -62,6 +61,70 @@ pub(super) fn lock(path: &Path) -> Result<File, StoreError> {
             lock_path.display()
         ))),
     }
+}
+
+/// Where the server that holds a database can be reached, for as long as it runs.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Announced {
+    /// Its control API.
+    pub server: String,
+    /// A token for this run only.
+    pub token: String,
+}
+
+impl std::fmt::Debug for Announced {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Announced").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+/// Writes into the lock file how the process that holds it, this one, can be reached.
+pub(super) fn announce(path: &Path, announced: &Announced) -> io::Result<()> {
+    let mut file = open_lock(&beside(path, ".lock"), false)?;
+    only_for_us(&file)?;
+    file.set_len(0)?;
+    let (id, Announced { server, token }) = (std::process::id(), announced);
+    file.write_all(format!("{id}\n{server}\n{token}\n").as_bytes())
+}
+
+/// How the process that holds the lock now can be reached, if it said so.
+pub(super) fn announced(path: &Path) -> Option<Announced> {
+    let mut file = open_lock(&beside(path, ".lock"), false).ok()?;
+    if !matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+        // Nobody holds it: what it says is of an earlier run.
+        return None;
+    }
+    let text = read_lock(&mut file);
+    let mut lines = text.lines().skip(1);
+    let (server, token) = (lines.next()?.to_string(), lines.next()?.to_string());
+    (!server.is_empty() && !token.is_empty()).then_some(Announced { server, token })
+}
+
+/// The lock file is readable by its owner only: it may hold a token.
+fn open_lock(lock_path: &Path, create: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(create).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(lock_path)
+}
+
+#[cfg(unix)]
+fn only_for_us(file: &File) -> io::Result<()> {
+    // One that an earlier version made may be readable by others.
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))
+}
+
+#[cfg(not(unix))]
+fn only_for_us(_: &File) -> io::Result<()> {
+    Ok(())
+}
+
+fn read_lock(file: &mut File) -> String {
+    let mut text = String::new();
+    let _ = file.rewind();
+    let _ = file.read_to_string(&mut text);
+    text
 }
 
 /// Opens the file for writing and brings its schema up to date.

@@ -254,7 +254,7 @@ impl Op {
                     Resolution::Rerun { force: true } => Act::RerunForced,
                     Resolution::Done { .. } => Act::DoneByHand,
                     Resolution::Dead { .. } => Act::DeadByHand,
-                    Resolution::Erase => Act::Erase,
+                    Resolution::Erase | Resolution::Discard => Act::Erase,
                 };
                 advance(drive, step, |_| act, Ended::Resolved)
             }

@@ -1,0 +1,330 @@
+//! `GET /v1/audit`: entries as pages of JSON, or all of them as a stream of NDJSON or CSV.
+//!
+//! A stream is read page by page while the client takes it, so memory stays flat. When the store
+//! fails on the way, the connection is broken off: an export that ends well is whole.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use http_body::Frame;
+use onceward::engine::{Engine, EngineError};
+use onceward::store::{AuditFilter, Cursor, Items, List};
+use onceward_core::audit::Audited;
+use onceward_core::key::Key;
+use onceward_core::text::escape;
+use serde::Serialize;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use utoipa::ToSchema;
+
+use super::AdminState;
+use super::answer::json;
+use super::auth::Who;
+use super::fields::Reading;
+use super::params::{Limit, Param, params};
+use super::problem::{Problem, ProblemBody};
+use super::records::PageAnswer;
+use crate::commands::audit::entry_json;
+use crate::times::Moment;
+
+/// Entries that are read at once for a stream.
+const PAGE: usize = 1_000;
+
+/// The columns of an export, in their order: the members of an entry.
+const COLUMNS: [&str; 14] = [
+    "id",
+    "at",
+    "tenant",
+    "action",
+    "subject",
+    "key_hash",
+    "payload_hash",
+    "version_before",
+    "version_after",
+    "fence",
+    "actor",
+    "request_id",
+    "correlation_id",
+    "detail",
+];
+
+/// How entries are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// A page of JSON.
+    Json,
+    /// A JSON object per line.
+    Ndjson,
+    /// RFC 4180, with a header.
+    Csv,
+}
+
+impl Param for Format {
+    fn read(text: &str, pointer: &str, reading: &mut Reading) -> Option<Self> {
+        match text {
+            "json" => Some(Self::Json),
+            "ndjson" => Some(Self::Ndjson),
+            "csv" => Some(Self::Csv),
+            _ => {
+                reading.wrong(pointer, "must be json, ndjson or csv");
+                None
+            }
+        }
+    }
+
+    fn absent() -> Self {
+        Self::Json
+    }
+}
+
+params! {
+    /// Which entries. Times are half-open: not before `from`, before `to`.
+    pub(crate) struct AuditParams {
+        /// Only this tenant's. Default: the token's; the operator sees all.
+        tenant: Option<String>,
+        /// Only about this subject: endpoint, queue, aggregate.
+        subject: Option<String>,
+        /// Only about this key: a record's ref, or `tenant:kind:scope:id`.
+        #[param(value_type = Option<String>)]
+        key: Option<Key>,
+        /// Only this action, such as `request.done`.
+        action: Option<String>,
+        /// Not before: RFC 3339, a day, a while ago (`3h`), or milliseconds since 1970.
+        #[param(value_type = Option<String>)]
+        from: Option<Moment>,
+        /// Before: as `from`.
+        #[param(value_type = Option<String>)]
+        to: Option<Moment>,
+        /// `json` (default): a page. `ndjson`, `csv`: a stream of all.
+        #[param(value_type = Option<String>)]
+        format: Format,
+        /// Goes on after a page: the cursor that it ended with.
+        #[param(value_type = Option<String>)]
+        after: Option<Cursor>,
+        /// How many at most. Default: 100 in JSON, all in a stream.
+        #[param(value_type = Option<u16>, minimum = 1, maximum = 1000)]
+        limit: Limit,
+    }
+}
+
+params! {
+    /// Which entries to verify.
+    pub(crate) struct VerifyParams {
+        /// Only this tenant's. Default: the token's; the operator sees all.
+        tenant: Option<String>,
+    }
+}
+
+/// What can be said about the audit.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct VerifyAnswer {
+    /// Entries that were read, each readable.
+    entries: u64,
+    /// Whether the entries' numbers rise without exception within each tenant.
+    in_order: bool,
+    /// Whether the entries are sealed into a chain that would show a change. Not yet.
+    sealed: bool,
+}
+
+/// Searches or exports the audit.
+#[utoipa::path(
+    get, path = "/v1/audit", tag = "audit", params(AuditParams),
+    responses(
+        (status = 200, description = "A page, or a stream", content(
+            (PageAnswer = "application/json"),
+            (String = "application/x-ndjson"),
+            (String = "text/csv"),
+        )),
+        (status = 400, description = "Every bad parameter", body = ProblemBody),
+        (status = 403, description = "Another tenant's", body = ProblemBody),
+    )
+)]
+pub(crate) async fn list(
+    State(state): State<AdminState>,
+    who: Who,
+    params: AuditParams,
+) -> Result<Response, Problem> {
+    let tenant = who.filter(params.tenant)?;
+    let engine = state.engine();
+    let now = engine.now().await?;
+    let filter = AuditFilter {
+        tenant: tenant.as_deref().map(|tenant| escape(tenant).into_owned()),
+        subject: params.subject,
+        key_hash: params.key.as_ref().map(Key::hash_hex),
+        action: params.action,
+        from: params.from.map(|moment| moment.resolve(now)),
+        to: params.to.map(|moment| moment.resolve(now)),
+    };
+    match params.format {
+        Format::Json => {
+            let limit = params.limit.or_default().into();
+            let page = engine.list(List::Audit(filter), params.after, limit).await?;
+            let items = entries(page.items).iter().map(entry_json).collect();
+            let next = page.next.map(|cursor| cursor.0);
+            Ok(json(StatusCode::OK, &PageAnswer { items, next }))
+        }
+        format => {
+            let most = params.limit.0.map_or(usize::MAX, usize::from);
+            stream(engine, filter, (params.after, most), format).await
+        }
+    }
+}
+
+/// Says what is known about the audit's soundness.
+#[utoipa::path(
+    get, path = "/v1/audit/verify", tag = "audit", params(VerifyParams),
+    responses(
+        (status = 200, description = "What is known", body = VerifyAnswer),
+        (status = 403, description = "Another tenant's", body = ProblemBody),
+    )
+)]
+pub(crate) async fn verify(
+    State(state): State<AdminState>,
+    who: Who,
+    params: VerifyParams,
+) -> Result<Response, Problem> {
+    let tenant = who.filter(params.tenant)?.map(|tenant| escape(&tenant).into_owned());
+    let filter = AuditFilter { tenant, ..AuditFilter::default() };
+    let mut answer = VerifyAnswer { entries: 0, in_order: true, sealed: false };
+    let (mut after, mut last) = (None, 0);
+    loop {
+        let page = state.engine().list(List::Audit(filter.clone()), after, PAGE).await?;
+        for entry in entries(page.items) {
+            answer.entries += 1;
+            answer.in_order &= entry.id > last;
+            last = entry.id;
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(json(StatusCode::OK, &answer));
+        }
+    }
+}
+
+fn entries(items: Items) -> Vec<Audited> {
+    match items {
+        Items::Audit(entries) => entries,
+        Items::Records(_) | Items::Marks(_) => Vec::new(),
+    }
+}
+
+/// Answers with a stream. Its first page is read before, so that a bad cursor is a problem.
+async fn stream(
+    engine: &Engine,
+    filter: AuditFilter,
+    (after, most): (Option<Cursor>, usize),
+    format: Format,
+) -> Result<Response, Problem> {
+    let what = List::Audit(filter);
+    let mut page = engine.list(what.clone(), after, PAGE.min(most)).await?;
+    let (sender, receiver) = mpsc::channel(1);
+    let engine = engine.clone();
+    tokio::spawn(async move {
+        let mut left = most;
+        let mut head =
+            if format == Format::Csv { COLUMNS.join(",") + "\r\n" } else { String::new() };
+        loop {
+            let entries = entries(page.items);
+            left -= entries.len().min(left);
+            let text = std::mem::take(&mut head) + &written(&entries, format);
+            let after = page.next.filter(|_| left > 0);
+            // A client that has gone ends it.
+            if sender.send(Ok(text.into())).await.is_err() || after.is_none() {
+                return;
+            }
+            page = match engine.list(what.clone(), after, PAGE.min(left)).await {
+                Ok(page) => page,
+                Err(error) => {
+                    tracing::warn!(error = %error, "an export was broken off");
+                    // Whoever is gone needs no error either.
+                    let _ = sender.send(Err(error)).await;
+                    return;
+                }
+            };
+        }
+    });
+    let (media_type, name) = match format {
+        Format::Csv => ("text/csv; charset=utf-8; header=present", "audit.csv"),
+        Format::Json | Format::Ndjson => ("application/x-ndjson", "audit.ndjson"),
+    };
+    let disposition = format!("attachment; filename=\"{name}\"");
+    let headers = [(CONTENT_TYPE, media_type.to_string()), (CONTENT_DISPOSITION, disposition)];
+    Ok((headers, Body::new(Streamed(receiver))).into_response())
+}
+
+fn written(entries: &[Audited], format: Format) -> String {
+    let mut text = String::new();
+    for entry in entries {
+        let entry = entry_json(entry);
+        match format {
+            Format::Csv => {
+                let cells: Vec<String> = COLUMNS.iter().map(|name| cell(&entry[name])).collect();
+                text.push_str(&cells.join(","));
+                text.push_str("\r\n");
+            }
+            Format::Json | Format::Ndjson => {
+                text.push_str(&entry.to_string());
+                text.push('\n');
+            }
+        }
+    }
+    text
+}
+
+/// A value as RFC 4180 wants it.
+fn cell(value: &Value) -> String {
+    let text = match value {
+        Value::Null => return String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    if text.contains([',', '"', '\r', '\n']) {
+        return format!("\"{}\"", text.replace('"', "\"\""));
+    }
+    text
+}
+
+/// What a task sends, as a body.
+struct Streamed(mpsc::Receiver<Result<Bytes, EngineError>>);
+
+impl http_body::Body for Streamed {
+    type Data = Bytes;
+    type Error = EngineError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, EngineError>>> {
+        self.0.poll_recv(context).map(|sent| sent.map(|sent| sent.map(Frame::data)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn cells_are_quoted_where_they_must_be() {
+        assert_eq!(cell(&json!(null)), "");
+        assert_eq!(cell(&json!(7)), "7");
+        assert_eq!(cell(&json!("plain")), "plain");
+        assert_eq!(cell(&json!("a,\"b\"\n")), "\"a,\"\"b\"\"\n\"");
+    }
+
+    #[test]
+    fn the_columns_are_the_members_of_an_entry() {
+        let entry = onceward_core::audit::Entry::new("acme", "request.done");
+        let audited = Audited { id: 1, at: onceward_core::stamp::At(0), entry };
+        let value = entry_json(&audited);
+        let members: Vec<&String> = value.as_object().unwrap().keys().collect();
+        assert_eq!(members.len(), COLUMNS.len());
+        assert!(members.iter().all(|member| COLUMNS.contains(&member.as_str())), "{members:?}");
+    }
+}

@@ -1,0 +1,158 @@
+//! The control API: claims, permits, jobs, records, audit, health and metrics over HTTP.
+//!
+//! A worker in any language can use it. Verdicts are answers (200); a refusal is a problem that
+//! says what to do. Every decision and every commit is the engine's; this module reads requests,
+//! checks tokens and writes answers. The listener's address, TLS and the configuration's file are
+//! not its business.
+
+mod answer;
+mod audit;
+mod auth;
+mod claims;
+mod fields;
+mod health;
+mod jobs;
+mod lockout;
+mod observe;
+mod opaque;
+mod openapi;
+mod params;
+mod permits;
+mod problem;
+mod records;
+mod serve;
+#[cfg(test)]
+mod tests;
+
+#[cfg_attr(not(test), expect(unused_imports, reason = "a command that serves will use them"))]
+pub(crate) use auth::{Principal, Principals, Reach};
+#[expect(unused_imports, reason = "a command that serves will use them")]
+pub(crate) use auth::{new_token, operator};
+pub(crate) use health::Health;
+pub(crate) use openapi::document;
+#[cfg_attr(not(test), expect(unused_imports, reason = "a command that serves will use it"))]
+pub(crate) use serve::serve;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use onceward::engine::Engine;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::metrics::Metrics;
+use lockout::Lockouts;
+use opaque::Keys;
+use problem::Problem;
+
+/// Who decides by hand, when the operator's token speaks for someone: for the audit.
+pub(crate) const ACTOR_HEADER: &str = "onceward-actor";
+
+/// What the control API stands on.
+#[derive(Debug)]
+pub(crate) struct AdminOptions {
+    /// Does everything.
+    pub(crate) engine: Engine,
+    /// The store's secret (`secret::of_store`): seals permits.
+    pub(crate) secret: [u8; 32],
+    /// Who may call.
+    pub(crate) principals: Principals,
+    /// Shared with the gateway.
+    pub(crate) metrics: Arc<Metrics>,
+    /// Shared with whoever ends the process.
+    pub(crate) health: Arc<Health>,
+    /// Whether `/metrics` answers without a token.
+    pub(crate) open_metrics: bool,
+}
+
+/// What every handler shares. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct AdminState(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    options: AdminOptions,
+    keys: Keys,
+    lockouts: Lockouts,
+}
+
+impl AdminState {
+    /// A state over these.
+    pub(crate) fn new(options: AdminOptions) -> Self {
+        let keys = Keys::new(&options.secret);
+        Self(Arc::new(Inner { options, keys, lockouts: Lockouts::default() }))
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.0.options.engine
+    }
+
+    fn keys(&self) -> &Keys {
+        &self.0.keys
+    }
+
+    fn principals(&self) -> &Principals {
+        &self.0.options.principals
+    }
+
+    fn lockouts(&self) -> &Lockouts {
+        &self.0.lockouts
+    }
+
+    fn metrics(&self) -> &Metrics {
+        &self.0.options.metrics
+    }
+
+    fn health(&self) -> &Health {
+        &self.0.options.health
+    }
+
+    fn metrics_are_open(&self) -> bool {
+        self.0.options.open_metrics
+    }
+
+    /// Nothing new is granted while the server drains.
+    fn must_grant(&self) -> Result<(), Problem> {
+        if self.health().is_draining() { Err(Problem::draining()) } else { Ok(()) }
+    }
+}
+
+/// The control API as a router.
+pub(crate) fn router(state: AdminState) -> Router {
+    let (router, _) = described().split_for_parts();
+    router
+        .fallback(observe::no_such_path)
+        .method_not_allowed_fallback(observe::no_such_method)
+        .layer(from_fn_with_state(state.clone(), observe::observe))
+        .with_state(state)
+}
+
+/// Every endpoint with its description.
+fn described() -> OpenApiRouter<AdminState> {
+    OpenApiRouter::with_openapi(openapi::head())
+        .routes(routes!(claims::claim))
+        .routes(routes!(claims::claim_batch))
+        .routes(routes!(permits::renew))
+        .routes(routes!(permits::complete))
+        .routes(routes!(permits::fail))
+        .routes(routes!(permits::release))
+        .routes(routes!(jobs::enqueue))
+        .routes(routes!(jobs::take))
+        .routes(routes!(jobs::pause))
+        .routes(routes!(jobs::resume))
+        .routes(routes!(records::list))
+        .routes(routes!(records::show, records::erase))
+        .routes(routes!(records::resolve))
+        .routes(routes!(records::dead))
+        .routes(routes!(records::retry))
+        .routes(routes!(records::discard))
+        .routes(routes!(records::marks))
+        .routes(routes!(records::sweep))
+        .routes(routes!(audit::list))
+        .routes(routes!(audit::verify))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::metrics))
+        .routes(routes!(openapi::serve))
+}

@@ -1,0 +1,92 @@
+//! The admin listener: HTTP/1.1 within bounds, until it is told to end.
+//!
+//! Connections, their heads and idle times are bounded, so that slow or many clients can't take the
+//! process. When told to end, it takes no new connection, lets requests under way finish for a
+//! while and then breaks off.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::ConnectInfo;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tower::Service;
+
+use super::{AdminState, router};
+
+/// Connections at once.
+const CONNECTIONS_MAX: usize = 1_024;
+/// How long a request's head may take, and a kept connection may idle.
+const HEAD_WITHIN: Duration = Duration::from_secs(30);
+/// How long requests under way may take after the listener was told to end.
+const DRAIN_WITHIN: Duration = Duration::from_secs(10);
+/// Pause after an accept that failed: most often there are no file descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves the control API until `shutdown` resolves and requests under way have ended.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    state: AdminState,
+    shutdown: impl Future<Output = ()>,
+) {
+    let router = router(state.clone());
+    let graceful = GracefulShutdown::new();
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    tokio::pin!(shutdown);
+    loop {
+        // A place first: whoever comes when all are taken waits in the listener's own queue.
+        let accept = async {
+            let place = room.clone().acquire_owned().await.map_err(std::io::Error::other)?;
+            Ok::<_, std::io::Error>((place, listener.accept().await?))
+        };
+        let accepted = tokio::select! {
+            accepted = accept => accepted,
+            () = &mut shutdown => break,
+        };
+        let (place, (stream, peer)) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(error = %error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let watcher = graceful.watcher();
+        let connection = connection(stream, peer, &router);
+        tokio::spawn(async move {
+            // A client that breaks off is no news.
+            let _ = watcher.watch(connection).await;
+            drop(place);
+        });
+    }
+    // Waits for outcomes and jobs end, so that their requests can.
+    state.0.options.health.drain();
+    if tokio::time::timeout(DRAIN_WITHIN, graceful.shutdown()).await.is_err() {
+        tracing::warn!("requests of the control API were broken off: they took too long to end");
+    }
+}
+
+fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    router: &axum::Router,
+) -> impl hyper_util::server::graceful::GracefulConnection<Error = hyper::Error> + use<> {
+    // Answers are small and wait for nothing; a failure only costs time.
+    let _ = stream.set_nodelay(true);
+    let router = router.clone();
+    let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
+        let mut request = request.map(axum::body::Body::new);
+        request.extensions_mut().insert(ConnectInfo(peer));
+        let mut router = router.clone();
+        async move { router.call(request).await }
+    });
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WITHIN)
+        .serve_connection(TokioIo::new(stream), service)
+}

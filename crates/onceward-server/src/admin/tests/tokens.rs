@@ -1,0 +1,92 @@
+//! Tokens, lock-out, health and metrics over HTTP.
+
+use http::Method;
+use serde_json::json;
+
+use super::{ACME, OPERATOR, Server};
+use crate::admin::lockout::FAILURES_MAX;
+
+#[tokio::test]
+async fn without_a_right_token_nothing_is_told() {
+    let server = Server::start("tokens").await;
+    let none = server.call(None, Method::GET, "/v1/records", "").await;
+    assert_eq!(none.problem(401)["code"], "auth.required");
+    assert_eq!(none.headers["www-authenticate"], "Bearer");
+    server.call(Some("wrong"), Method::GET, "/v1/records", "").await.problem(401);
+    let claim = json!({"tenant": "globex", "scope": "s", "id": "i", "payload": 1,
+        "lease_ms": 1_000, "owner": "w"});
+    let path = "/v1/claims";
+    let other = server.call(Some(ACME), Method::POST, path, claim.to_string()).await;
+    assert_eq!(other.problem(403)["code"], "auth.forbidden");
+    let mut own = claim.clone();
+    own.as_object_mut().unwrap().remove("tenant");
+    let own = server.call(Some(ACME), Method::POST, path, own.to_string()).await.ok();
+    assert_eq!(own["verdict"], "run");
+    let batch = json!({"claims": [claim]}).to_string();
+    server.call(Some(ACME), Method::POST, "/v1/claims/batch", batch).await.problem(403);
+    server.call(Some(OPERATOR), Method::GET, "/nothing", "").await.problem(404);
+    server.call(Some(OPERATOR), Method::PUT, "/v1/claims", "").await.problem(405);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn repeated_wrong_tokens_are_locked_out() {
+    let server = Server::start("lockout").await;
+    for _ in 0..FAILURES_MAX {
+        server.call(Some("guess"), Method::GET, "/v1/records", "").await.problem(401);
+    }
+    // Now even the right one has to wait: otherwise a guess could still be right.
+    let locked = server.call(Some(OPERATOR), Method::GET, "/v1/records", "").await;
+    assert_eq!(locked.problem(429)["code"], "auth.locked_out");
+    let wait: u64 = locked.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=5).contains(&wait), "{wait}");
+    // Health needs no token.
+    server.call(None, Method::GET, "/healthz", "").await.ok();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn health_tells_the_truth() {
+    let server = Server::start("health").await;
+    for path in ["/healthz", "/readyz"] {
+        let health = server.call(None, Method::GET, path, "").await.ok();
+        assert_eq!((&health["status"], &health["store"]), (&"ok".into(), &"sqlite".into()));
+        assert_eq!((&health["durability"], &health["warnings"]), (&"full".into(), &json!([])));
+    }
+    server.health.warn("identity: a JWT is used as a static credential");
+    let health = server.call(None, Method::GET, "/healthz", "").await.ok();
+    assert_eq!(health["warnings"].as_array().unwrap().len(), 1);
+    server.engine.close().await.unwrap();
+    let ready = server.call(None, Method::GET, "/readyz", "").await;
+    assert_eq!((ready.status.as_u16(), &ready.json()["status"]), (503, &"degraded".into()));
+    assert!(ready.headers.contains_key("retry-after"));
+    let health = server.call(None, Method::GET, "/healthz", "").await;
+    assert_eq!((health.status.as_u16(), &health.json()["store_status"]), (200, &"down".into()));
+    let claim = json!({"tenant": "t", "scope": "s", "id": "i", "payload": 1, "lease_ms": 1_000,
+        "owner": "w"});
+    let refused = server.post("/v1/claims", claim).await;
+    assert_eq!(refused.problem(503)["code"], "store.unavailable");
+    server.health.drain();
+    let ready = server.call(None, Method::GET, "/readyz", "").await;
+    assert_eq!((ready.status.as_u16(), &ready.json()["status"]), (503, &"draining".into()));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_need_the_operator_and_hold_no_key() {
+    let server = Server::start("metrics").await;
+    let claim = json!({"tenant": "acme", "scope": "s", "id": "very-secret-key", "payload": 1,
+        "lease_ms": 1_000, "owner": "w"});
+    server.post("/v1/claims", claim).await.ok();
+    server.call(None, Method::GET, "/metrics", "").await.problem(401);
+    server.call(Some(ACME), Method::GET, "/metrics", "").await.problem(403);
+    let reply = server.get("/metrics").await;
+    let text = String::from_utf8(reply.body.to_vec()).unwrap();
+    let line = r#"onceward_claims_total{endpoint="POST /v1/claims",verdict="run"} 1"#;
+    assert!(text.lines().any(|found| found == line), "{text}");
+    let line =
+        r#"onceward_requests_total{endpoint="POST /v1/claims",verdict="run",status="200"} 1"#;
+    assert!(text.lines().any(|found| found == line), "{text}");
+    assert!(!text.contains("very-secret-key") && !text.contains("acme"), "{text}");
+    server.stop().await;
+}

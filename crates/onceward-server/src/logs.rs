@@ -1,0 +1,164 @@
+//! Logs: set up once at the start, one access line per protected request.
+//!
+//! A line carries tenant, a truncated hash of the key, endpoint, status, replay flag and the ids
+//! of request and correlation (A27, A25). Never a key, a body, a token or a header's value. Logs
+//! go to standard error; standard output is for answers.
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::failure::Failure;
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Human,
+    /// One JSON object per line.
+    Json,
+}
+
+/// What is logged at least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogLevel {
+    /// Nothing.
+    Off,
+    /// What failed and needs a hand.
+    Error,
+    /// What went wrong and was coped with.
+    Warn,
+    /// What happens, with a line per protected request.
+    Info,
+    /// More than one wants to read.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl LogLevel {
+    fn filter(self) -> LevelFilter {
+        match self {
+            Self::Off => LevelFilter::OFF,
+            Self::Error => LevelFilter::ERROR,
+            Self::Warn => LevelFilter::WARN,
+            Self::Info => LevelFilter::INFO,
+            Self::Debug => LevelFilter::DEBUG,
+            Self::Trace => LevelFilter::TRACE,
+        }
+    }
+}
+
+/// Sets logging up for the whole process. Call it once, from a command that serves.
+#[cfg_attr(test, expect(dead_code, reason = "the tests set up subscribers of their own"))]
+pub(crate) fn init(format: LogFormat, level: LogLevel) -> Result<(), Failure> {
+    let registry = tracing_subscriber::registry().with(level.filter());
+    let started = match format {
+        LogFormat::Human => {
+            let layer = fmt::layer().with_writer(io::stderr);
+            registry.with(layer.with_ansi(io::stderr().is_terminal())).try_init()
+        }
+        LogFormat::Json => {
+            let layer = fmt::layer().json().flatten_event(true).with_current_span(false);
+            registry.with(layer.with_span_list(false).with_writer(io::stderr)).try_init()
+        }
+    };
+    started.map_err(|error| Failure::failed("logs", format!("logs can't be set up: {error}")))
+}
+
+/// What is told of one answered request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Access<'a> {
+    /// Whose, when it is known.
+    pub(crate) tenant: Option<&'a str>,
+    /// Truncated hash of the key (`Key::hash_hex`), never the key.
+    pub(crate) key_hash: Option<&'a str>,
+    /// The route's template.
+    pub(crate) endpoint: &'a str,
+    /// What was answered.
+    pub(crate) status: u16,
+    /// Whether the answer was a replay.
+    pub(crate) replayed: bool,
+    /// The verdict or refusal, in a word.
+    pub(crate) verdict: &'a str,
+    /// `X-Request-ID`.
+    pub(crate) request_id: &'a str,
+    /// `X-Correlation-ID`, when there is one.
+    pub(crate) correlation_id: Option<&'a str>,
+    /// How long it took.
+    pub(crate) took: Duration,
+}
+
+/// Writes the access line of a request.
+pub(crate) fn access(line: &Access<'_>) {
+    tracing::info!(
+        target: "onceward::access",
+        tenant = line.tenant,
+        key_hash = line.key_hash,
+        endpoint = line.endpoint,
+        status = line.status,
+        replayed = line.replayed,
+        verdict = line.verdict,
+        request_id = line.request_id,
+        correlation_id = line.correlation_id,
+        took_us = u64::try_from(line.took.as_micros()).unwrap_or(u64::MAX),
+        "answered"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a27_an_access_line_carries_what_the_contract_names() {
+        let written = Written::default();
+        let writer = written.clone();
+        let layer = fmt::layer().json().flatten_event(true).with_writer(move || writer.clone());
+        let subscriber = tracing_subscriber::registry().with(LogLevel::Info.filter()).with(layer);
+        tracing::subscriber::with_default(subscriber, || {
+            access(&Access {
+                tenant: Some("acme"),
+                key_hash: Some("0123456789abcdef"),
+                endpoint: "POST /v1/claims",
+                status: 200,
+                replayed: true,
+                verdict: "replay",
+                request_id: "r-1",
+                correlation_id: None,
+                took: Duration::from_micros(250),
+            });
+        });
+        let line: serde_json::Value = serde_json::from_slice(&written.0.lock().unwrap()).unwrap();
+        for (field, value) in [
+            ("tenant", "acme"),
+            ("key_hash", "0123456789abcdef"),
+            ("endpoint", "POST /v1/claims"),
+            ("request_id", "r-1"),
+        ] {
+            assert_eq!(line[field], value, "{line}");
+        }
+        assert_eq!((&line["status"], &line["replayed"]), (&200.into(), &true.into()));
+        assert_eq!(line["took_us"], 250);
+    }
+}

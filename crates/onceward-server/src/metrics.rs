@@ -1,0 +1,325 @@
+//! Metrics in Prometheus form, names `onceward_*`: shared by the gateway and the control API.
+//!
+//! Labels are endpoint, verdict, status and store, the tenant only if asked for; never a key. The
+//! number of endpoints and tenants is bounded: what comes after is counted as `other`, so that no
+//! caller can make the process remember names without end.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+/// Distinct endpoints, and distinct tenants, that are counted on their own.
+const NAMES_MAX: usize = 1_000;
+/// What is counted for those beyond.
+const OTHER: &str = "other";
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    endpoint: Name,
+    verdict: &'static str,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VerdictLabels {
+    endpoint: Name,
+    verdict: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EndpointLabels {
+    endpoint: Name,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StoreLabels {
+    store: &'static str,
+    code: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TenantLabels {
+    tenant: Name,
+    verdict: &'static str,
+}
+
+type Name = Arc<String>;
+
+/// Where a circuit breaker stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Breaker {
+    /// Lets everything pass.
+    Closed,
+    /// Lets a probe pass.
+    HalfOpen,
+    /// Lets nothing pass.
+    Open,
+}
+
+/// What an answered request is counted as.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answered {
+    /// The verdict, or a word for how it was refused; `none` where no key was involved.
+    pub(crate) verdict: &'static str,
+    /// The status that was sent.
+    pub(crate) status: u16,
+    /// How long it took.
+    pub(crate) took: Duration,
+}
+
+/// Everything that is counted. Share one.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    store: &'static str,
+    per_tenant: bool,
+    names: Mutex<HashSet<Name>>,
+    tenants: Mutex<HashSet<Name>>,
+    requests: Family<RequestLabels, Counter>,
+    claims: Family<VerdictLabels, Counter>,
+    replays: Family<EndpointLabels, Counter>,
+    conflicts: Family<EndpointLabels, Counter>,
+    rate_limited: Family<EndpointLabels, Counter>,
+    seconds: Family<EndpointLabels, Histogram, fn() -> Histogram>,
+    breakers: Family<EndpointLabels, Gauge>,
+    store_errors: Family<StoreLabels, Counter>,
+    of_tenants: Family<TenantLabels, Counter>,
+    in_flight: Gauge,
+    waiters: Gauge,
+    cache_hits: Counter,
+    cache_misses: Counter,
+}
+
+/// An endpoint by its name in metrics. Cheap to clone; look it up once per route.
+#[derive(Debug, Clone)]
+pub(crate) struct Endpoint(EndpointLabels);
+
+impl Endpoint {
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.0.endpoint
+    }
+}
+
+/// A request under way. Dropping it takes it off the gauge.
+#[derive(Debug)]
+pub(crate) struct InFlight(Gauge);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// From a tenth of a millisecond to some seconds.
+fn latency() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_1, 2.5, 14))
+}
+
+impl Metrics {
+    /// For this store; with a counter per tenant only if that was asked for.
+    pub(crate) fn new(store: &'static str, per_tenant: bool) -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("onceward"),
+            store,
+            per_tenant,
+            names: Mutex::default(),
+            tenants: Mutex::default(),
+            requests: Family::default(),
+            claims: Family::default(),
+            replays: Family::default(),
+            conflicts: Family::default(),
+            rate_limited: Family::default(),
+            seconds: Family::new_with_constructor(latency as fn() -> Histogram),
+            breakers: Family::default(),
+            store_errors: Family::default(),
+            of_tenants: Family::default(),
+            in_flight: Gauge::default(),
+            waiters: Gauge::default(),
+            cache_hits: Counter::default(),
+            cache_misses: Counter::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("requests", "Answered requests", self.requests.clone());
+        registry.register("claims", "Claims by verdict", self.claims.clone());
+        registry.register("replays", "Answers that were replayed", self.replays.clone());
+        let help = "Keys that came with another payload, or lost a race";
+        registry.register("conflicts", help, self.conflicts.clone());
+        let help = "Requests refused by the rate limit";
+        registry.register("rate_limited", help, self.rate_limited.clone());
+        let help = "Seconds from the request's head to the answer's";
+        registry.register("request_seconds", help, self.seconds.clone());
+        let help = "Circuit breaker: 0 closed, 1 half open, 2 open";
+        registry.register("breaker_state", help, self.breakers.clone());
+        let help = "Operations that the store gave no answer to";
+        registry.register("store_errors", help, self.store_errors.clone());
+        if self.per_tenant {
+            let help = "Answered requests by tenant";
+            registry.register("tenant_requests", help, self.of_tenants.clone());
+        }
+        registry.register("in_flight", "Requests under way", self.in_flight.clone());
+        registry.register("waiters", "Who waits for a key or a job", self.waiters.clone());
+        registry.register("cache_hits", "Replays from memory", self.cache_hits.clone());
+        registry.register("cache_misses", "Look-ups not in memory", self.cache_misses.clone());
+    }
+
+    /// The endpoint of this name: a route's template, never a concrete path.
+    pub(crate) fn endpoint(&self, name: &str) -> Endpoint {
+        Endpoint(EndpointLabels { endpoint: known(&self.names, name) })
+    }
+
+    /// Counts a request as under way until the answer is dropped.
+    pub(crate) fn started(&self) -> InFlight {
+        self.in_flight.inc();
+        InFlight(self.in_flight.clone())
+    }
+
+    /// Counts an answered request.
+    pub(crate) fn answered(&self, endpoint: &Endpoint, answered: Answered) {
+        let Answered { verdict, status, took } = answered;
+        let labels = RequestLabels { endpoint: endpoint.0.endpoint.clone(), verdict, status };
+        self.requests.get_or_create(&labels).inc();
+        self.seconds.get_or_create(&endpoint.0).observe(took.as_secs_f64());
+        match verdict {
+            "replay" => self.replays.get_or_create(&endpoint.0).inc(),
+            "mismatch" | "version_conflict" | "stale" => {
+                self.conflicts.get_or_create(&endpoint.0).inc()
+            }
+            _ => 0,
+        };
+    }
+
+    /// Counts a claim's verdict.
+    pub(crate) fn claimed(&self, endpoint: &Endpoint, verdict: &'static str) {
+        let labels = VerdictLabels { endpoint: endpoint.0.endpoint.clone(), verdict };
+        self.claims.get_or_create(&labels).inc();
+    }
+
+    /// Counts a request for its tenant, if that was asked for.
+    pub(crate) fn of_tenant(&self, tenant: &str, verdict: &'static str) {
+        if self.per_tenant {
+            let labels = TenantLabels { tenant: known(&self.tenants, tenant), verdict };
+            self.of_tenants.get_or_create(&labels).inc();
+        }
+    }
+
+    /// Counts a request that the rate limit refused.
+    pub(crate) fn rate_limited(&self, endpoint: &Endpoint) {
+        self.rate_limited.get_or_create(&endpoint.0).inc();
+    }
+
+    /// Shows where a breaker stands.
+    pub(crate) fn breaker(&self, endpoint: &Endpoint, breaker: Breaker) {
+        let level = match breaker {
+            Breaker::Closed => 0,
+            Breaker::HalfOpen => 1,
+            Breaker::Open => 2,
+        };
+        self.breakers.get_or_create(&endpoint.0).set(level);
+    }
+
+    /// Counts an operation that the store gave no answer to.
+    pub(crate) fn store_failed(&self, code: &'static str) {
+        self.store_errors.get_or_create(&StoreLabels { store: self.store, code }).inc();
+    }
+
+    /// Counts a look into the replay cache.
+    pub(crate) fn cache(&self, hit: bool) {
+        if hit {
+            self.cache_hits.inc()
+        } else {
+            self.cache_misses.inc()
+        };
+    }
+
+    /// Everything, as text; `waiting` is read off the engine at this moment.
+    pub(crate) fn text(&self, waiting: usize) -> String {
+        self.waiters.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        let mut text = String::new();
+        // Writing into a string can't fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}
+
+fn known(names: &Mutex<HashSet<Name>>, name: &str) -> Name {
+    let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
+    let wanted = Arc::new(name.to_string());
+    if let Some(known) = names.get(&wanted) {
+        return known.clone();
+    }
+    let kept = if names.len() < NAMES_MAX { wanted } else { Arc::new(OTHER.to_string()) };
+    names.insert(kept.clone());
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happened_is_in_the_text() {
+        let metrics = Metrics::new("sqlite", false);
+        let endpoint = metrics.endpoint("POST /v1/claims");
+        let took = Duration::from_millis(3);
+        metrics.answered(&endpoint, Answered { verdict: "replay", status: 200, took });
+        metrics.claimed(&endpoint, "replay");
+        metrics.store_failed("store.unavailable");
+        let other = metrics.endpoint("GET /v1/marks");
+        metrics.breaker(&other, Breaker::HalfOpen);
+        metrics.breaker(&other, Breaker::Closed);
+        metrics.breaker(&endpoint, Breaker::Open);
+        metrics.rate_limited(&endpoint);
+        metrics.cache(true);
+        metrics.cache(false);
+        metrics.cache(true);
+        metrics.of_tenant("acme", "replay");
+        let under_way = metrics.started();
+        let text = metrics.text(7);
+        let labels = r#"endpoint="POST /v1/claims""#;
+        for line in [
+            format!(r#"onceward_requests_total{{{labels},verdict="replay",status="200"}} 1"#),
+            format!(r#"onceward_claims_total{{{labels},verdict="replay"}} 1"#),
+            format!("onceward_replays_total{{{labels}}} 1"),
+            format!("onceward_request_seconds_count{{{labels}}} 1"),
+            format!("onceward_breaker_state{{{labels}}} 2"),
+            r#"onceward_store_errors_total{store="sqlite",code="store.unavailable"} 1"#.into(),
+            r#"onceward_breaker_state{endpoint="GET /v1/marks"} 0"#.into(),
+            format!("onceward_rate_limited_total{{{labels}}} 1"),
+            "onceward_cache_hits_total 2".into(),
+            "onceward_cache_misses_total 1".into(),
+            "onceward_in_flight 1".into(),
+            "onceward_waiters 7".into(),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("acme"), "tenants only when asked for");
+        drop(under_way);
+        assert!(metrics.text(0).contains("onceward_in_flight 0"));
+    }
+
+    #[test]
+    fn the_number_of_names_is_bounded() {
+        let metrics = Metrics::new("memory", true);
+        for n in 0..2 * NAMES_MAX {
+            metrics.of_tenant(&format!("t{n}"), "run");
+        }
+        let text = metrics.text(0);
+        assert_eq!(text.matches("onceward_tenant_requests_total{").count(), NAMES_MAX + 1);
+        assert!(text.contains(r#"tenant="other",verdict="run"} 1000"#));
+        assert_eq!(metrics.endpoint("a").name(), "a");
+    }
+}

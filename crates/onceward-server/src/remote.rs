@@ -1,0 +1,352 @@
+//! Commands through a running server: a store that it holds is changed by it, not beside it.
+//!
+//! The server is named with `--server` and `--token`, or found by itself from the lock file of the
+//! store. A token is never shown. What a command means is the server's business; this file asks
+//! and tells.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use comfy_table::Cell;
+use http::header::AUTHORIZATION;
+use http::{HeaderValue, Method, Request, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_rustls::HttpsConnectorBuilder;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::Connect;
+use hyper_util::rt::TokioExecutor;
+use onceward_core::key::Key;
+use serde_json::{Map, Value, json};
+
+use crate::admin::ACTOR_HEADER;
+use crate::cli::{Actor, Audit, AuditList, Command, Keys, KeysList, KeysResolve, ResolveAs};
+use crate::commands::{by_hand, keys};
+use crate::failure::Failure;
+use crate::output::{Out, hex, plain_line};
+use crate::times::Moment;
+
+/// How long a server may take; a sweep of a large store takes a while.
+const WITHIN: Duration = Duration::from_secs(600);
+/// Bytes of an answer that are read at most.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// A control API.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    server: String,
+    token: HeaderValue,
+}
+
+/// Whether a person was asked for consent before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Not yet.
+    No,
+    /// When it was tried without the server.
+    Already,
+}
+
+impl Remote {
+    /// The control API at this address.
+    pub(crate) fn new(server: &str, token: Option<&str>) -> Result<Self, Failure> {
+        let uri: Option<Uri> = server.parse().ok();
+        let fits = uri.as_ref().is_some_and(|uri| {
+            matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some()
+        });
+        if !fits {
+            let message = "--server must be an address such as http://127.0.0.1:7601";
+            return Err(Failure::usage("server.url", message));
+        }
+        let token = token.ok_or_else(|| {
+            Failure::usage("server.token", "--server needs --token, or ONCEWARD_TOKEN")
+        })?;
+        let mut token = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
+            Failure::usage("server.token", "--token has characters that no token has")
+        })?;
+        token.set_sensitive(true);
+        Ok(Self { server: server.trim_end_matches('/').into(), token })
+    }
+
+    /// Calls an endpoint; a problem is a failure.
+    pub(crate) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        actor: Option<&str>,
+        body: Option<&Value>,
+    ) -> Result<Value, Failure> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.server))
+            .header(AUTHORIZATION, self.token.clone());
+        // A name that is no header value is left to the server, which knows the token's.
+        if let Some(actor) = actor.and_then(|actor| HeaderValue::from_str(actor).ok()) {
+            request = request.header(ACTOR_HEADER, actor);
+        }
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let request = request.body(Full::new(Bytes::from(body)));
+        let request = request.map_err(|error| self.unreachable(&error))?;
+        let sent = async {
+            if self.server.starts_with("https:") {
+                let connector = HttpsConnectorBuilder::new()
+                    .with_native_roots()
+                    .map_err(|error| self.unreachable(&error))?
+                    .https_only()
+                    .enable_http1()
+                    .build();
+                self.send(Client::builder(TokioExecutor::new()).build(connector), request).await
+            } else {
+                self.send(Client::builder(TokioExecutor::new()).build_http(), request).await
+            }
+        };
+        let late = |_| Failure::failed("server.timeout", format!("{} is late", self.server));
+        tokio::time::timeout(WITHIN, sent).await.map_err(late)?
+    }
+
+    async fn send<C: Connect + Clone + Send + Sync + 'static>(
+        &self,
+        client: Client<C, Full<Bytes>>,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Value, Failure> {
+        let answer = client.request(request).await.map_err(|error| self.unreachable(&error))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| self.unreachable(&*error))?.to_bytes();
+        let value: Option<Value> = serde_json::from_slice(&body).ok();
+        match value {
+            Some(value) if status.is_success() => Ok(value),
+            value => Err(self.refused(status, &value.unwrap_or_default())),
+        }
+    }
+
+    fn unreachable(&self, error: &dyn std::error::Error) -> Failure {
+        let mut message = format!("{} gives no answer: {error}", self.server);
+        let mut source = error.source();
+        while let Some(error) = source {
+            message.push_str(&format!(": {error}"));
+            source = error.source();
+        }
+        Failure::failed("server.unreachable", message)
+    }
+
+    fn refused(&self, status: http::StatusCode, problem: &Value) -> Failure {
+        let code = match problem["code"].as_str().unwrap_or_default() {
+            "record.absent" => "key.absent",
+            "record.not_now" => "key.not_now",
+            "record.stale" => "key.stale",
+            "auth.required" => "auth.required",
+            "auth.forbidden" => "auth.forbidden",
+            "auth.locked_out" => "auth.locked_out",
+            "store.unavailable" => "store.unavailable",
+            "store.answer_lost" => "store.answer_lost",
+            "request.invalid" => "request.invalid",
+            _ => "server.refused",
+        };
+        let mut message = format!("{} answered {status}", self.server);
+        if let Some(detail) = problem["detail"].as_str() {
+            message.push_str(&format!(": {detail}"));
+        }
+        for error in problem["errors"].as_array().into_iter().flatten() {
+            let text = |member: &str| error[member].as_str().unwrap_or_default().to_string();
+            message.push_str(&format!("; {} {}", text("pointer"), text("message")));
+        }
+        Failure::failed(code, message)
+    }
+}
+
+/// Whether a command can go through a server.
+pub(crate) fn goes_through(command: &Command) -> bool {
+    matches!(command, Command::Keys(_) | Command::Audit(_) | Command::Sweep)
+}
+
+/// Runs a command through a server.
+pub(crate) async fn run(
+    command: &Command,
+    remote: &Remote,
+    asked: Asked,
+    out: &Out,
+) -> Result<(), Failure> {
+    match command {
+        Command::Keys(Keys::List(args)) => list(remote, args, out).await,
+        Command::Keys(Keys::Show { key }) => show(remote, key, out).await,
+        Command::Keys(Keys::Resolve(args)) => resolve(remote, args, out).await,
+        Command::Keys(Keys::Erase { key, yes, actor }) => {
+            if asked == Asked::No && !yes && !keys::sure(key)? {
+                return out.print("Nothing was erased.\n");
+            }
+            let path = format!("/v1/records/{}", encoded(&key.to_string()));
+            remote.call(Method::DELETE, &path, by(actor).as_deref(), None).await?;
+            keys::told(key, "is erased", out)
+        }
+        Command::Audit(Audit::List(args)) => audit(remote, args, out).await,
+        Command::Sweep => {
+            let report = remote.call(Method::POST, "/v1/sweep", None, None).await?;
+            if out.is_json() {
+                return out.print_json(&report);
+            }
+            out.print(&format!(
+                "Swept through {}: {} outcomes dropped, {} keys forgotten, {} abandoned, held.\n",
+                remote.server, report["expired"], report["forgotten"], report["unknown"]
+            ))
+        }
+        _ => Err(Failure::usage("usage", "this command does not go through a server")),
+    }
+}
+
+async fn list(remote: &Remote, args: &KeysList, out: &Out) -> Result<(), Failure> {
+    let query = query(&[
+        ("tenant", args.tenant.clone()),
+        ("scope", args.scope.clone()),
+        ("state", args.state.map(|state| state.as_str().into())),
+        ("after", args.page.after.clone()),
+        ("limit", Some(args.page.limit.to_string())),
+    ]);
+    let page = remote.call(Method::GET, &format!("/v1/records?{query}"), None, None).await?;
+    let columns = [
+        ("KEY", "key"),
+        ("STATE", "state"),
+        ("ATTEMPT", "attempt"),
+        ("FENCE", "fence"),
+        ("CREATED", "created_at"),
+        ("DUE", "due_at"),
+        ("EXPIRES", "expires_at"),
+        ("OWNER", "owner"),
+    ];
+    print_page(remote, &page, &columns, out)
+}
+
+async fn audit(remote: &Remote, args: &AuditList, out: &Out) -> Result<(), Failure> {
+    let moment = |moment: Option<Moment>| {
+        moment.map(|moment| match moment {
+            Moment::At(at) => at.0.to_string(),
+            Moment::Ago(ms) => format!("{}s", ms / 1_000),
+        })
+    };
+    let query = query(&[
+        ("tenant", args.tenant.clone()),
+        ("subject", args.subject.clone()),
+        ("key", args.key.as_ref().map(ToString::to_string)),
+        ("action", args.action.clone()),
+        ("from", moment(args.from)),
+        ("to", moment(args.to)),
+        ("after", args.page.after.clone()),
+        ("limit", Some(args.page.limit.to_string())),
+    ]);
+    let page = remote.call(Method::GET, &format!("/v1/audit?{query}"), None, None).await?;
+    let columns = [
+        ("NO", "id"),
+        ("AT", "at"),
+        ("TENANT", "tenant"),
+        ("ACTION", "action"),
+        ("SUBJECT", "subject"),
+        ("KEY HASH", "key_hash"),
+        ("FENCE", "fence"),
+        ("ACTOR", "actor"),
+        ("DETAIL", "detail"),
+    ];
+    print_page(remote, &page, &columns, out)
+}
+
+async fn show(remote: &Remote, key: &Key, out: &Out) -> Result<(), Failure> {
+    let path = format!("/v1/records/{}", encoded(&key.to_string()));
+    let record = remote.call(Method::GET, &path, None, None).await?;
+    if out.is_json() {
+        return out.print_json(&record);
+    }
+    let members = record.as_object().cloned().unwrap_or_default();
+    let fields: Vec<(&str, String)> = members
+        .iter()
+        .filter(|(_, value)| !value.is_null())
+        .map(|(name, value)| (name.as_str(), shown(value)))
+        .collect();
+    out.print(&out.fields(&fields))
+}
+
+async fn resolve(remote: &Remote, args: &KeysResolve, out: &Out) -> Result<(), Failure> {
+    keys::check_flags(args)?;
+    let mut body = Map::new();
+    match args.what {
+        ResolveAs::Rerun => {
+            body.insert("as".into(), json!("rerun"));
+            body.insert("force".into(), json!(args.force));
+        }
+        ResolveAs::Dead => {
+            body.insert("as".into(), json!("dead"));
+            body.extend(args.reason.as_ref().map(|reason| ("reason".into(), json!(reason))));
+        }
+        ResolveAs::Done => {
+            body.insert("as".into(), json!("done"));
+            if let Some(text) = &args.outcome {
+                let outcome: Value =
+                    serde_json::from_slice(&keys::outcome(text)?).map_err(|_| {
+                        let message = "through a server --outcome must be JSON: quote a text";
+                        Failure::usage("outcome.json", message)
+                    })?;
+                body.insert("outcome".into(), outcome);
+            }
+        }
+    }
+    let path = format!("/v1/records/{}/resolve", encoded(&args.key.to_string()));
+    let actor = by(&args.actor);
+    remote.call(Method::POST, &path, actor.as_deref(), Some(&Value::Object(body))).await?;
+    keys::told(&args.key, keys::is_now(args.what), out)
+}
+
+fn by(actor: &Actor) -> Option<String> {
+    by_hand(actor).actor.map(|actor| actor.to_string())
+}
+
+fn print_page(
+    remote: &Remote,
+    page: &Value,
+    columns: &[(&str, &str)],
+    out: &Out,
+) -> Result<(), Failure> {
+    if out.is_json() {
+        return out.print_json(page);
+    }
+    let items = page["items"].as_array().cloned().unwrap_or_default();
+    let mut text = format!("Nothing at {} fits.\n", remote.server);
+    if !items.is_empty() {
+        let headers: Vec<&str> = columns.iter().map(|(header, _)| *header).collect();
+        let mut table = out.table(&headers);
+        for item in &items {
+            table.add_row(columns.iter().map(|(_, member)| Cell::new(shown(&item[member]))));
+        }
+        text = out.render(&table);
+    }
+    if let Some(next) = page["next"].as_str() {
+        text.push_str(&format!("\nThere are more: go on with --after '{}'\n", plain_line(next)));
+    }
+    out.print(&text)
+}
+
+/// A value for a terminal.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => plain_line(text),
+        other => plain_line(&other.to_string()),
+    }
+}
+
+fn query(parameters: &[(&str, Option<String>)]) -> String {
+    let given = parameters.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+    let pairs: Vec<String> =
+        given.map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+    pairs.join("&")
+}
+
+/// Percent-encodes everything but letters, digits and a few signs.
+fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push('%');
+            out.push_str(&hex(&[byte]).to_uppercase());
+        }
+    }
+    out
+}
