@@ -1,16 +1,16 @@
 //! The door: what a layer or a gateway needs to protect requests, and how verdicts become answers.
 //!
-//! Order: authenticate, size and shape and key, look-up in the cache, claim, handler, complete,
-//! answer. Nothing is stored of what is decided before the claim.
+//! Order: authenticate, size and shape and key, rate limit, permission, look-up, breaker and load
+//! shedding, claim, handler, complete, answer. Nothing is stored of what is decided before the
+//! claim.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
 use http::header::CACHE_CONTROL;
 use http::request::Parts;
-use http::{HeaderValue, Response};
+use http::{HeaderName, HeaderValue, Response};
 use onceward_core::decide::{Completion, Effects, Finish, Permit, Verdict};
 use onceward_core::fingerprint::fingerprint_bytes;
 use onceward_core::outcome_policy::{Keep, keep};
@@ -18,13 +18,17 @@ use onceward_core::payload::KeptPayload;
 use onceward_core::record::{Record, Stored};
 
 use super::admit::Admitted;
+use super::authorize::{Authorize, Authorized};
 use super::cache::ReplayCache;
+use super::document::policy_document;
+use super::gates::{DoorLimits, Gates};
 use super::identity::{Caller, Identity};
 use super::names;
 use super::outcome::StoredResponse;
 use super::policy::Policy;
 use super::refusal::{Code, Refusal};
 use super::route::Routes;
+use super::shadow::{Shadow, ShadowReport};
 use crate::engine::{Engine, EngineError};
 use crate::store::StoreError;
 
@@ -34,33 +38,65 @@ const COMPLETE_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Bytes of the replay cache by default.
 const CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// What an authorisation comes to: allowed, or the response that says why not.
-pub type Authorized<'a> = BoxFuture<'a, Result<(), Response<Bytes>>>;
-
-type AuthorizeFn = dyn for<'a> Fn(&'a Parts, &'a Caller) -> Authorized<'a> + Send + Sync;
-
 /// Everything that protection needs. Build one and share it.
 pub struct Door {
     pub(super) engine: Engine,
     pub(super) identity: Identity,
     pub(super) routes: Routes,
     pub(super) cache: ReplayCache,
-    pub(super) authorize: Option<Arc<AuthorizeFn>>,
+    pub(super) authorize: Option<Authorize>,
     pub(super) leaf_key: [u8; 32],
+    pub(super) gates: Gates,
+    pub(super) shadow: Shadow,
+    pub(super) document: Bytes,
+    identity_headers: Option<(HeaderName, HeaderName)>,
 }
 
 impl Door {
     /// A door in front of these routes.
     #[must_use]
     pub fn new(engine: Engine, identity: Identity, routes: Routes) -> Self {
+        let limits = DoorLimits::default();
         Self {
+            gates: Gates::new(&routes, limits),
+            shadow: Shadow::new(&routes, limits.shadow_keys_max),
+            document: Bytes::from(policy_document(&routes).to_string()),
             engine,
             identity,
             routes,
             cache: ReplayCache::new(CACHE_BYTES),
             authorize: None,
             leaf_key: [0; 32],
+            identity_headers: None,
         }
+    }
+
+    /// Bounds what this door holds in memory and lets in at once.
+    #[must_use]
+    pub fn with_limits(mut self, limits: DoorLimits) -> Self {
+        self.gates = Gates::new(&self.routes, limits);
+        self.shadow = Shadow::new(&self.routes, limits.shadow_keys_max);
+        self
+    }
+
+    /// Headers that tell the service tenant and caller as they were identified. What a client sends
+    /// in them is removed, on every path. Not for an identity that is read from them.
+    #[must_use]
+    pub fn with_identity_headers(mut self, tenant: HeaderName, caller: HeaderName) -> Self {
+        self.identity_headers = Some((tenant, caller));
+        self
+    }
+
+    /// What shadow mode would have done so far.
+    #[must_use]
+    pub fn shadow_report(&self) -> ShadowReport {
+        self.shadow.report()
+    }
+
+    /// What `/.well-known/idempotency-policy` publishes, as JSON.
+    #[must_use]
+    pub fn policy_document(&self) -> Bytes {
+        self.document.clone()
     }
 
     /// Keys the hashes of payload leaves. All processes on one store must use the same secret.
@@ -86,8 +122,49 @@ impl Door {
         mut self,
         authorize: impl for<'a> Fn(&'a Parts, &'a Caller) -> Authorized<'a> + Send + Sync + 'static,
     ) -> Self {
-        self.authorize = Some(Arc::new(authorize));
+        self.authorize = Some(Authorize::new(authorize));
         self
+    }
+
+    /// Who sends this request; told to the service in the headers that it wants.
+    pub(super) fn identify(&self, head: &mut Parts) -> Option<Caller> {
+        // Identity is looked for once: by the first who asks.
+        if let Some(Identified(known)) = head.extensions.get() {
+            return known.clone();
+        }
+        let caller = self.identity.identify(head);
+        if let Some((tenant_header, caller_header)) = &self.identity_headers {
+            head.headers.remove(tenant_header);
+            head.headers.remove(caller_header);
+            if let Some(Caller { tenant, caller }) = &caller {
+                let pairs = [(tenant_header, tenant), (caller_header, caller)];
+                for (name, text) in pairs {
+                    if let Ok(value) = HeaderValue::from_bytes(text.as_bytes()) {
+                        head.headers.insert(name.clone(), value);
+                    }
+                }
+            }
+            head.extensions.insert(Identified(caller.clone()));
+        }
+        caller
+    }
+
+    /// Whether identity has to be told on every path, protected or not.
+    pub(super) fn tells_identity(&self) -> bool {
+        self.identity_headers.is_some()
+    }
+
+    /// Asks whoever gives permission on this route.
+    pub(super) async fn permits(
+        &self,
+        policy: &Policy,
+        head: &Parts,
+        caller: &Caller,
+    ) -> Result<(), Response<Bytes>> {
+        match policy.authorize.as_ref().or(self.authorize.as_ref()) {
+            Some(authorize) => authorize.ask(head, caller).await,
+            None => Ok(()),
+        }
     }
 
     /// Claims, waiting for a running duplicate as long as the policy says.
@@ -209,6 +286,10 @@ impl std::fmt::Debug for Door {
         f.debug_struct("Door").field("identity", &self.identity).finish_non_exhaustive()
     }
 }
+
+/// What was found out about who sends a request. Only this file can make one.
+#[derive(Clone)]
+struct Identified(Option<Caller>);
 
 /// Why an answer could not be recorded.
 pub(super) enum Lost {

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Method, Request, Response};
 use http_body::Body as HttpBody;
 use onceward_core::decide::{Finish, Permit, Verdict};
 use tower_layer::Layer;
@@ -21,12 +21,15 @@ use tower_service::Service;
 
 use super::admit::{Admitted, Brought, admit, brought};
 use super::body::{Body, BoxError, Buffered, Resumed, buffer};
+use super::document::POLICY_PATH;
 use super::door::{Door, Lost, decode, replayed};
+use super::gates::Pass;
 use super::names;
 use super::outcome::StoredResponse;
 use super::policy::{MissingKey, Mode, Policy};
 use super::refusal::{Code, Refusal};
 use super::route::Place;
+use super::shadow::{ShadowRun, Would};
 
 /// What a service's error means for the effect of its request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -114,12 +117,21 @@ where
     let (mut head, body) = request.into_parts();
     names::strip_ours(&mut head.headers);
     let request_id = ensure_request_id(&mut head);
+    if head.uri.path() == POLICY_PATH && [Method::GET, Method::HEAD].contains(&head.method) {
+        return published(&door, &head.method);
+    }
+    if door.tells_identity() {
+        door.identify(&mut head);
+    }
     let found = door.routes.find(&head.method, head.uri.path());
-    let found = found.filter(|(policy, _)| policy.mode == Mode::Enforce);
+    let found = found.filter(|(policy, _)| policy.mode != Mode::Off);
     let Some((policy, place)) = found.map(|(policy, place)| (policy.clone(), place)) else {
         return pass(inner, Request::from_parts(head, body), &request_id).await;
     };
-    let result = protect(door, inner, (head, body), &policy, place).await;
+    let result = match policy.mode {
+        Mode::Shadow => shadow(&door, inner, (head, body), &policy, &place).await,
+        _ => protect(door, inner, (head, body), &policy, place).await,
+    };
     let mut response = match result {
         Ok(response) => response,
         Err(refusal) => policy.dialect.speaker().refuse(&refusal, &request_id).map(Body::from),
@@ -134,7 +146,7 @@ where
 async fn protect<S, B, R>(
     door: Arc<Door>,
     inner: S,
-    (head, body): (Parts, B),
+    (mut head, body): (Parts, B),
     policy: &Policy,
     place: Place,
 ) -> Result<Response<Body>, Refusal>
@@ -150,11 +162,13 @@ where
     let speaker = policy.dialect.speaker();
     let key = brought(&head.headers, policy);
     if let (Ok(Brought::Nothing), MissingKey::Allow) = (&key, policy.missing_key) {
+        let mut leave = door.gates.enter_unclaimed(place.route)?;
         let mut response = pass(inner, Request::from_parts(head, body), "").await;
+        leave.ended(Some(response.status()));
         speaker.mark_unkeyed(response.headers_mut());
         return Ok(response);
     }
-    let caller = door.identity.identify(&head).ok_or_else(|| {
+    let caller = door.identify(&mut head).ok_or_else(|| {
         Refusal::new(Code::AuthRequired, "a claim needs to know who makes it: send credentials")
     })?;
     let body = match buffer(body, policy.max_request_bytes).await {
@@ -168,16 +182,15 @@ where
         }
     };
     let mut admitted = admit(&head, &body, (policy, &place), &caller, key?)?;
-    if let Some(authorize) = &door.authorize
-        && let Err(refused) = authorize(&head, &caller).await
-    {
+    door.gates.rate(place.route, &caller)?;
+    if let Err(refused) = door.permits(policy, &head, &caller).await {
         return Ok(refused.map(Body::from));
     }
     let mut response = match door.cache.get(&admitted.claim.key, &admitted.claim.fingerprint) {
         Some(outcome) => said_again(decode(&outcome)?, policy)?,
         None => {
             admitted.keep_payload(policy, &door.leaf_key);
-            settle(door, inner, (head, body), policy, &admitted).await?
+            settle(door, inner, (head, body), (policy, place.route), &admitted).await?
         }
     };
     speaker.mark_keyed(response.headers_mut(), &admitted.key);
@@ -189,7 +202,7 @@ async fn settle<S, B, R>(
     door: Arc<Door>,
     inner: S,
     (head, body): (Parts, Bytes),
-    policy: &Policy,
+    (policy, route): (&Policy, Option<usize>),
     admitted: &Admitted,
 ) -> Result<Response<Body>, Refusal>
 where
@@ -200,6 +213,10 @@ where
     R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
     R::Error: Into<BoxError>,
 {
+    let pass = match enter(&door, policy, route, admitted).await? {
+        Ok(pass) => pass,
+        Err(stored) => return said_again(stored, policy),
+    };
     // The lease began no earlier than we asked for it.
     let asked = Instant::now();
     let (permit, was_expired) = match door.claim(admitted, policy).await? {
@@ -207,7 +224,8 @@ where
         Verdict::Replay(stored) => return said_again(door.replay(&stored)?, policy),
         other => return Err(door.refuse(other, admitted, policy).await),
     };
-    let run = Run { door: door.clone(), policy: policy.clone(), permit: permit.clone(), asked };
+    let (door_too, policy_too) = (door.clone(), policy.clone());
+    let run = Run { door: door_too, policy: policy_too, permit: permit.clone(), asked, pass };
     let request = run.request(head, &admitted.key, body);
     // A task of its own: it goes on when the client goes away, and a panic ends only it.
     let ran = tokio::spawn(async move { run.serve(inner, request).await }).await;
@@ -236,12 +254,33 @@ where
     Ok(response)
 }
 
+/// Leave to claim, or what is there already: a done request is answered however the breaker stands.
+async fn enter(
+    door: &Door,
+    policy: &Policy,
+    route: Option<usize>,
+    admitted: &Admitted,
+) -> Result<Result<Pass, StoredResponse>, Refusal> {
+    if !door.gates.looks_first(route) {
+        // The optimistic claim answers the same as a look would.
+        return door.gates.enter(route).map(Ok);
+    }
+    match door.engine.look_before(&admitted.claim).await {
+        Ok(Some(Verdict::Replay(stored))) => Ok(Err(door.replay(&stored)?)),
+        Ok(Some(verdict)) if !matches!(verdict, Verdict::Run { .. } | Verdict::Busy { .. }) => {
+            Err(door.refuse(verdict, admitted, policy).await)
+        }
+        _ => door.gates.enter(route).map(Ok),
+    }
+}
+
 /// One execution under a permit.
 struct Run {
     door: Arc<Door>,
     policy: Policy,
     permit: Permit,
     asked: Instant,
+    pass: Pass,
 }
 
 impl Run {
@@ -261,7 +300,11 @@ impl Run {
         Duration::from_millis(self.policy.lease_ms)
     }
 
-    async fn serve<S, B, R>(self, mut inner: S, request: Request<B>) -> Result<Response<Body>, Lost>
+    async fn serve<S, B, R>(
+        mut self,
+        mut inner: S,
+        request: Request<B>,
+    ) -> Result<Response<Body>, Lost>
     where
         S: Service<Request<B>, Response = Response<R>>,
         S::Error: Into<BoxError>,
@@ -281,6 +324,9 @@ impl Run {
             Err(error) => return self.failed(&error).await,
         };
         let (mut head, body) = response.into_parts();
+        if head.status.is_server_error() {
+            self.pass.ended(Some(head.status));
+        }
         names::strip_ours(&mut head.headers);
         let most = self.policy.max_stored_bytes;
         let body = if is_stream(head.headers.get(CONTENT_TYPE)) {
@@ -290,10 +336,12 @@ impl Run {
         };
         match body {
             Buffered::Whole(bytes) => {
+                self.pass.ended(Some(head.status));
                 self.record(&head, Some(bytes.clone())).await?;
                 Ok(Response::from_parts(head, Body::from(bytes)))
             }
             Buffered::TooLarge(read, rest) => {
+                self.pass.ended(Some(head.status));
                 // Done, whatever becomes of the stream: it never runs again.
                 self.record(&head, None).await?;
                 head.headers.insert(names::STORED, HeaderValue::from_static("false"));
@@ -328,7 +376,8 @@ impl Run {
     }
 
     /// The service failed: given back when nothing was sent, abandoned otherwise.
-    async fn failed<T>(&self, error: &BoxError) -> Result<T, Lost> {
+    async fn failed<T>(&mut self, error: &BoxError) -> Result<T, Lost> {
+        self.pass.ended(None);
         let engine = &self.door.engine;
         let (code, detail) = match error.downcast_ref::<ServiceError>() {
             Some(ServiceError::NotSent(_)) => {
@@ -346,6 +395,72 @@ impl Run {
         };
         Err(Lost::Refused(Refusal::new(code, detail)))
     }
+}
+
+/// Shadow mode: the request goes on as it came, and what would have been done is counted.
+async fn shadow<S, B, R>(
+    door: &Door,
+    inner: S,
+    (mut head, body): (Parts, B),
+    policy: &Policy,
+    place: &Place,
+) -> Result<Response<Body>, Refusal>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Error: Into<BoxError>,
+    B: HttpBody<Data = Bytes> + From<Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    // Only a body of known length can be looked at and still be passed on whole.
+    let would = match (brought(&head.headers, policy), body.size_hint().exact()) {
+        (Err(refusal), _) => Some(Would::Refuse(refusal.code)),
+        (Ok(Brought::Nothing), _) if policy.missing_key == MissingKey::Allow => Some(Would::Pass),
+        (_, None) => Some(Would::Unseen),
+        (_, Some(bytes)) if bytes > policy.max_request_bytes => {
+            Some(Would::Refuse(Code::BodyTooLarge))
+        }
+        _ => None,
+    };
+    let caller = door.identify(&mut head);
+    let (Some(caller), None) = (caller, would) else {
+        door.shadow.count(place.route, would.unwrap_or(Would::Refuse(Code::AuthRequired)));
+        return Ok(pass(inner, Request::from_parts(head, body), "").await);
+    };
+    let body = match buffer(body, policy.max_request_bytes).await {
+        Buffered::Whole(body) => body,
+        // Its length was known: the client went away in the middle of it.
+        Buffered::TooLarge(..) | Buffered::Broken(_) => {
+            return Err(Refusal::new(Code::BadRequest, "the body broke off"));
+        }
+    };
+    let key = brought(&head.headers, policy)?;
+    let (would, run) = match admit(&head, &body, (policy, place), &caller, key) {
+        Err(refusal) => (Would::Refuse(refusal.code), None),
+        Ok(Admitted { claim, .. }) => match door.shadow.judge(&claim, Instant::now()) {
+            Would::Run => (Would::Run, Some(ShadowRun::new(&door.shadow, &claim))),
+            other => (other, None),
+        },
+    };
+    door.shadow.count(place.route, would);
+    let response = pass(inner, Request::from_parts(head, B::from(body)), "").await;
+    if let Some(run) = run {
+        run.ended(policy, response.status(), Instant::now());
+    }
+    Ok(response)
+}
+
+/// The policy document.
+fn published(door: &Door, method: &Method) -> Response<Body> {
+    let document = door.policy_document();
+    let length = HeaderValue::from(document.len());
+    let body = if method == Method::HEAD { Bytes::new() } else { document };
+    let mut response = Response::new(Body::from(body));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    response.headers_mut().insert(CONTENT_LENGTH, length);
+    response
 }
 
 /// A replay, marked as the dialect marks it.

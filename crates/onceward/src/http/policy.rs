@@ -10,7 +10,10 @@ use onceward_core::limits::{LimitError, in_range};
 use onceward_core::payload::KeepPayload;
 use onceward_core::record::{OnAbandoned, Terms};
 
+use super::authorize::Authorize;
+use super::breaker::BreakerPolicy;
 use super::dialect::Dialect;
+use super::rate::RateLimit;
 
 /// Longest time an expired key is remembered by default: seven days.
 const REMEMBER_MS_MAX: u64 = 7 * 86_400_000;
@@ -51,6 +54,8 @@ pub enum Mode {
     /// Yes.
     #[default]
     Enforce,
+    /// No; what would have been done is reported, from memory of its own.
+    Shadow,
     /// No.
     Off,
 }
@@ -92,6 +97,12 @@ pub struct Policy {
     pub keep_payload: KeepPayload,
     /// Fields whose values are never shown. Default: password, token, secret, card_number, cvc.
     pub mask: Vec<String>,
+    /// How often a caller may ask. Default: as often as it likes.
+    pub rate_limit: Option<RateLimit>,
+    /// When failures in a row stop requests for a while. Default: never.
+    pub breaker: Option<BreakerPolicy>,
+    /// Who is asked before a claim and before a replay. Default: whom the door asks, if anybody.
+    pub authorize: Option<Authorize>,
 }
 
 impl Default for Policy {
@@ -114,6 +125,9 @@ impl Default for Policy {
             store_headers: Vec::new(),
             keep_payload: KeepPayload::Hashed,
             mask: default_mask(),
+            rate_limit: None,
+            breaker: None,
+            authorize: None,
         }
     }
 }
@@ -147,6 +161,9 @@ impl Policy {
         in_range("wait", self.wait_ms, 0, WAIT_MS_MAX)?;
         in_range("max_request_bytes", self.max_request_bytes, 0, BUFFER_BYTES_MAX)?;
         in_range("max_stored_bytes", self.max_stored_bytes, 0, STORED_BYTES_MAX)?;
+        if let Some(breaker) = &self.breaker {
+            breaker.validate()?;
+        }
         // A retry that comes after the outcome is gone would run again.
         let retries_ms = onceward_core::retry::CLIENT_BACKOFF.total_ms_max();
         let least = retries_ms.saturating_add(self.lease_ms).saturating_add(self.wait_ms);

@@ -31,6 +31,8 @@ pub struct Place {
     pub endpoint: String,
     /// The values of the template's parameters, in order.
     pub values: Vec<String>,
+    /// The written route that it matches, counted from 0.
+    pub route: Option<usize>,
 }
 
 impl Route {
@@ -102,13 +104,19 @@ impl Routes {
         }
         if self.written.is_empty() {
             let endpoint = bounded(&format!("{method} {path}"));
-            return Some((&self.unwritten, Place { endpoint, values: Vec::new() }));
+            return Some((&self.unwritten, Place { endpoint, values: Vec::new(), route: None }));
         }
-        self.written.iter().find_map(|route| {
+        self.written.iter().enumerate().find_map(|(at, route)| {
             let values = route.values(method, path)?;
             let endpoint = format!("{method} {}", route.template);
-            Some((&route.policy, Place { endpoint, values }))
+            Some((&route.policy, Place { endpoint, values, route: Some(at) }))
         })
+    }
+
+    /// The policy of every route, where none are written.
+    #[must_use]
+    pub fn unwritten(&self) -> &Policy {
+        &self.unwritten
     }
 
     /// Each route's endpoint and policy; none when there are no written ones.
@@ -157,9 +165,11 @@ mod tests {
     fn check(method: &Method, path: &str, expected: Option<(&str, &[&str])>) {
         let routes = routes();
         let found = routes.find(method, path).map(|(_, place)| place);
+        let listed: Vec<_> = routes.list().map(|(endpoint, _)| endpoint).collect();
         let expected = expected.map(|(endpoint, values)| Place {
             endpoint: endpoint.into(),
             values: values.iter().map(ToString::to_string).collect(),
+            route: listed.iter().position(|listed| listed == endpoint),
         });
         assert_eq!(found, expected, "{method} {path}");
     }

@@ -1,0 +1,159 @@
+//! Gates before a claim: rate limit, circuit breaker, load shedding.
+//!
+//! They refuse before the store is touched, so that nothing is recorded of what they refuse (A15,
+//! A16). This file brings them the time and gives back what was taken, whatever happens.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use http::StatusCode;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::breaker::{Breaker, Ended, Leave};
+use super::identity::Caller;
+use super::policy::Policy;
+use super::rate::Limiter;
+use super::refusal::{Code, Refusal};
+use super::route::Routes;
+
+/// Bounds of a door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DoorLimits {
+    /// Protected requests at once, those that wait included. Default: 100,000.
+    pub in_flight_max: usize,
+    /// Callers that one rate limit remembers. Default: 100,000.
+    pub rate_callers_max: usize,
+    /// Keys that shadow mode remembers. Default: 100,000.
+    pub shadow_keys_max: usize,
+}
+
+impl Default for DoorLimits {
+    fn default() -> Self {
+        Self { in_flight_max: 100_000, rate_callers_max: 100_000, shadow_keys_max: 100_000 }
+    }
+}
+
+/// The gates of every route.
+pub(super) struct Gates {
+    written: Vec<Gate>,
+    unwritten: Gate,
+    in_flight: Arc<Semaphore>,
+    since: Instant,
+}
+
+/// The gate of one route.
+struct Gate {
+    limiter: Option<Limiter>,
+    breaker: Option<Arc<Mutex<Breaker>>>,
+}
+
+impl Gates {
+    /// Gates for these routes.
+    pub(super) fn new(routes: &Routes, limits: DoorLimits) -> Self {
+        let gate = |policy: &Policy| Gate {
+            limiter: policy.rate_limit.map(|limit| Limiter::new(limit, limits.rate_callers_max)),
+            breaker: policy.breaker.map(|policy| Arc::new(Mutex::new(Breaker::new(policy)))),
+        };
+        Self {
+            written: routes.list().map(|(_, policy)| gate(policy)).collect(),
+            unwritten: gate(routes.unwritten()),
+            in_flight: Arc::new(Semaphore::new(limits.in_flight_max.min(Semaphore::MAX_PERMITS))),
+            since: Instant::now(),
+        }
+    }
+
+    /// Takes one request off the caller's allowance.
+    pub(super) fn rate(&self, route: Option<usize>, caller: &Caller) -> Result<(), Refusal> {
+        let Some(limiter) = &self.gate(route).limiter else { return Ok(()) };
+        let now_ns = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        limiter.ask(caller, now_ns).map_err(|wait_ns| {
+            let detail = "you ask more often than this route allows; retry with the same key";
+            Refusal::new(Code::RateLimited, detail).after(wait_ns.div_ceil(1_000_000))
+        })
+    }
+
+    /// Whether a look at what is there must come before [`Gates::enter`]: a request that is done is
+    /// answered however the breaker stands.
+    pub(super) fn looks_first(&self, route: Option<usize>) -> bool {
+        let breaker = self.gate(route).breaker.as_ref();
+        breaker.is_some_and(|breaker| !lock(breaker).is_closed())
+            || self.in_flight.available_permits() == 0
+    }
+
+    /// Leave to claim and run.
+    pub(super) fn enter(&self, route: Option<usize>) -> Result<Pass, Refusal> {
+        let trial = self.try_breaker(route)?;
+        let slot = self.in_flight.clone().try_acquire_owned().map_err(|_| {
+            Refusal::new(Code::Shed, "too many requests at once; retry with the same key")
+        })?;
+        Ok(Pass { trial, _slot: Some(slot) })
+    }
+
+    /// Leave to run without a claim: the breaker alone is asked.
+    pub(super) fn enter_unclaimed(&self, route: Option<usize>) -> Result<Pass, Refusal> {
+        Ok(Pass { trial: self.try_breaker(route)?, _slot: None })
+    }
+
+    fn try_breaker(&self, route: Option<usize>) -> Result<Option<Trial>, Refusal> {
+        let Some(breaker) = &self.gate(route).breaker else { return Ok(None) };
+        let leave = lock(breaker).ask(self.now_ms()).map_err(|wait_ms| {
+            let detail = "the service has failed time after time and is left alone for a while; \
+                          nothing was executed";
+            Refusal::new(Code::CircuitOpen, detail).after(wait_ms)
+        })?;
+        Ok(Some(Trial { breaker: breaker.clone(), leave: Some(leave), since: self.since }))
+    }
+
+    fn gate(&self, route: Option<usize>) -> &Gate {
+        route.and_then(|route| self.written.get(route)).unwrap_or(&self.unwritten)
+    }
+
+    fn now_ms(&self) -> u64 {
+        elapsed_ms(self.since)
+    }
+}
+
+/// Leave to run, given back when it is dropped.
+pub(super) struct Pass {
+    trial: Option<Trial>,
+    _slot: Option<OwnedSemaphorePermit>,
+}
+
+impl Pass {
+    /// The service answered, or it gave no whole answer.
+    pub(super) fn ended(&mut self, status: Option<StatusCode>) {
+        if let Some(mut trial) = self.trial.take() {
+            let well = status.is_some_and(|status| !status.is_server_error());
+            trial.tell(if well { Ended::Well } else { Ended::Badly });
+        }
+    }
+}
+
+struct Trial {
+    breaker: Arc<Mutex<Breaker>>,
+    leave: Option<Leave>,
+    since: Instant,
+}
+
+impl Trial {
+    fn tell(&mut self, ended: Ended) {
+        if let Some(leave) = self.leave.take() {
+            lock(&self.breaker).tell(leave, ended, elapsed_ms(self.since));
+        }
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        // A handler that panics has failed; one that never ran says nothing.
+        self.tell(if std::thread::panicking() { Ended::Badly } else { Ended::Unused });
+    }
+}
+
+fn lock(breaker: &Mutex<Breaker>) -> std::sync::MutexGuard<'_, Breaker> {
+    breaker.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn elapsed_ms(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,186 @@
+//! Shadow mode: reports what would have been done, and does nothing of it.
+//!
+//! It judges from a bounded memory of its own and never touches the store; every request goes on to
+//! the service as it came. What it says is close, not exact: it knows one process, and forgets.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+use onceward_core::decide::Claim;
+use onceward_core::fingerprint::Fingerprint;
+use onceward_core::key::Key;
+use onceward_core::outcome_policy::{Keep, keep};
+use quick_cache::unsync::Cache;
+
+use super::policy::Policy;
+use super::refusal::Code;
+use super::route::Routes;
+
+/// What shadow mode would have done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Would {
+    /// Run it.
+    Run,
+    /// Replay the first answer.
+    Replay,
+    /// Let it pass without a key.
+    Pass,
+    /// Refuse it.
+    Refuse(Code),
+    /// Nobody can say: the length of the body was not known.
+    Unseen,
+}
+
+impl Would {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Replay => "replay",
+            Self::Pass => "pass",
+            Self::Refuse(code) => code.meaning().code,
+            Self::Unseen => "unseen",
+        }
+    }
+}
+
+/// Something that runs under shadow mode; forgotten when nobody says how it ended.
+pub(super) struct ShadowRun<'s> {
+    shadow: &'s Shadow,
+    key: Option<Key>,
+}
+
+impl<'s> ShadowRun<'s> {
+    /// The run of a claim that was judged so.
+    pub(super) fn new(shadow: &'s Shadow, claim: &Claim) -> Self {
+        Self { shadow, key: Some(claim.key.clone()) }
+    }
+
+    /// It was answered.
+    pub(super) fn ended(mut self, policy: &Policy, status: StatusCode, now: Instant) {
+        let kept_ms = match keep(status.as_u16()) {
+            Keep::Success => policy.retain_ms,
+            Keep::Error => policy.retain_errors_ms,
+            Keep::Never => 0,
+        };
+        if let Some(key) = self.key.take() {
+            self.shadow.ended(&key, kept_ms, now);
+        }
+    }
+}
+
+impl Drop for ShadowRun<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.shadow.ended(&key, 0, Instant::now());
+        }
+    }
+}
+
+/// What shadow mode would have done so far, per route.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ShadowReport {
+    /// Routes in shadow mode, in their order.
+    pub routes: Vec<ShadowRoute>,
+    /// Keys that were forgotten for want of memory: their retries count as `run`.
+    pub forgotten: u64,
+}
+
+/// What shadow mode would have done on one route.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ShadowRoute {
+    /// Method and template; `*` for routes that nobody wrote.
+    pub endpoint: String,
+    /// How often each verdict: `run`, `replay`, `pass` (no key, and none needed), `unseen` (a body
+    /// of unknown length), or the code of a refusal.
+    pub verdicts: BTreeMap<&'static str, u64>,
+}
+
+/// The memory.
+pub(super) struct Shadow(Mutex<Memory>);
+
+struct Memory {
+    keys: Cache<Key, Remembered>,
+    /// By route; the last one is for routes that nobody wrote.
+    counts: Vec<(String, bool, BTreeMap<&'static str, u64>)>,
+    remembered: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Remembered {
+    fingerprint: Fingerprint,
+    /// None while it runs.
+    until: Option<Instant>,
+}
+
+impl Shadow {
+    /// A memory of at most `keys_max` keys.
+    pub(super) fn new(routes: &Routes, keys_max: usize) -> Self {
+        use super::policy::Mode;
+        let mut counts: Vec<_> = routes
+            .list()
+            .map(|(endpoint, policy)| (endpoint, policy.mode == Mode::Shadow, BTreeMap::new()))
+            .collect();
+        let unwritten = counts.is_empty() && routes.unwritten().mode == Mode::Shadow;
+        counts.push(("*".into(), unwritten, BTreeMap::new()));
+        Self(Mutex::new(Memory { keys: Cache::new(keys_max), counts, remembered: 0 }))
+    }
+
+    /// Judges a claim that would be made now.
+    pub(super) fn judge(&self, claim: &Claim, now: Instant) -> Would {
+        let mut memory = self.lock();
+        let found = memory.keys.get(&claim.key).copied();
+        let known = found.filter(|known| known.until.is_none_or(|until| now < until));
+        match known {
+            Some(known) if known.fingerprint != claim.fingerprint => {
+                Would::Refuse(Code::PayloadMismatch)
+            }
+            Some(Remembered { until: None, .. }) => Would::Refuse(Code::InFlight),
+            Some(_) => Would::Replay,
+            None => {
+                let running = Remembered { fingerprint: claim.fingerprint, until: None };
+                memory.keys.insert(claim.key.clone(), running);
+                memory.remembered += u64::from(found.is_none());
+                Would::Run
+            }
+        }
+    }
+
+    /// What ran has ended: remembered as long as it would be kept, or forgotten, as when nobody
+    /// heard how.
+    fn ended(&self, key: &Key, kept_ms: u64, now: Instant) {
+        let mut memory = self.lock();
+        if kept_ms == 0 {
+            if memory.keys.remove(key).is_some() {
+                memory.remembered = memory.remembered.saturating_sub(1);
+            }
+        } else if let Some(mut known) = memory.keys.get_mut(key) {
+            known.until = now.checked_add(Duration::from_millis(kept_ms));
+        }
+    }
+
+    /// Counts a verdict.
+    pub(super) fn count(&self, route: Option<usize>, would: Would) {
+        let mut memory = self.lock();
+        let last = memory.counts.len() - 1;
+        let (_, _, verdicts) = &mut memory.counts[route.unwrap_or(last).min(last)];
+        *verdicts.entry(would.as_str()).or_default() += 1;
+    }
+
+    /// What would have been done so far.
+    pub(super) fn report(&self) -> ShadowReport {
+        let memory = self.lock();
+        let shadowed = memory.counts.iter().filter(|(_, shadowed, _)| *shadowed);
+        let routes = shadowed.map(|(endpoint, _, verdicts)| ShadowRoute {
+            endpoint: endpoint.clone(),
+            verdicts: verdicts.clone(),
+        });
+        let forgotten = memory.remembered.saturating_sub(memory.keys.len() as u64);
+        ShadowReport { routes: routes.collect(), forgotten }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Memory> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
