@@ -10,6 +10,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use onceward_core::key::Key;
 use onceward_core::record::State;
 
+use crate::config::Config;
+use crate::config::flags::Flags;
+use crate::failure::Failure;
 use crate::times::Moment;
 
 /// Items of one page when `--limit` is not given.
@@ -32,10 +35,16 @@ pub(crate) struct Cli {
 /// What every command takes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Common {
-    /// The store: `sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`.
+    /// The configuration. Default: `onceward.toml` in the current folder, if it is there.
+    #[arg(long, global = true, value_name = "FILE", env = "ONCEWARD_CONFIG")]
+    #[arg(help_heading = "Common options")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// The store: `sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`. Default: what the
+    /// configuration says, otherwise `sqlite:onceward.db`.
     #[arg(long, global = true, value_name = "URL", env = "ONCEWARD_STORE", hide_env_values = true)]
-    #[arg(default_value = "sqlite:onceward.db", help_heading = "Common options")]
-    pub(crate) store: String,
+    #[arg(help_heading = "Common options")]
+    pub(crate) store: Option<String>,
 
     /// Prints JSON for programs instead of tables for people. Default: off.
     #[arg(long, global = true, env = "ONCEWARD_JSON", value_parser = FalseyValueParser::new())]
@@ -46,6 +55,16 @@ pub(crate) struct Common {
     #[arg(long, global = true, value_name = "WHEN", env = "ONCEWARD_COLOR")]
     #[arg(default_value = "auto", help_heading = "Common options")]
     pub(crate) color: Color,
+}
+
+impl Common {
+    /// The URL of the store: the flag's, the file's, or the default.
+    pub(crate) fn store_url(&self) -> Result<String, Failure> {
+        match &self.store {
+            Some(url) => Ok(url.clone()),
+            None => Ok(Config::load(self.config.as_deref(), &Flags::default())?.store.url),
+        }
+    }
 }
 
 /// When to use colour.
@@ -75,6 +94,9 @@ pub(crate) enum Command {
     /// Measures, beside baselines measured in the same run.
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Bench),
+    /// Tells what a configuration comes to, or prints one to begin with.
+    #[command(subcommand, arg_required_else_help = true)]
+    Config(ConfigCommand),
     /// Prints the completions of a shell.
     Completions {
         /// Which shell.
@@ -86,6 +108,18 @@ pub(crate) enum Command {
         #[arg(long, value_name = "DIR", env = "ONCEWARD_OUT")]
         out: Option<PathBuf>,
     },
+}
+
+/// Configuration.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Tells everything that is wrong with the configuration, or what it comes to, as TOML.
+    Check {
+        #[command(flatten)]
+        flags: Box<Flags>,
+    },
+    /// Prints a file with every field, its default and what it does.
+    Example,
 }
 
 /// Records.

@@ -4,10 +4,16 @@
 //! 1 failed, 2 wrong usage. Only this crate reads flags, files and environment; every decision and
 //! every commit is the engine's.
 
+#[allow(dead_code, reason = "the gateway takes it up")]
+mod authorize;
 mod bench;
 mod cli;
 mod commands;
+#[allow(dead_code, reason = "the gateway takes it up")]
+mod config;
 mod failure;
+#[allow(dead_code, reason = "the gateway takes it up")]
+mod identity;
 mod open;
 mod output;
 mod times;
@@ -41,6 +47,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Failure> {
         // These need neither a store nor a runtime.
         Command::Completions { shell } => commands::generate::completions(*shell, out),
         Command::Man { out: folder } => commands::generate::man(folder.as_deref(), out),
+        Command::Config(command) => commands::config::run(command, &cli.common, out),
         command => {
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .enable_all()

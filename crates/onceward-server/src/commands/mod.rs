@@ -2,6 +2,7 @@
 //! closes what it opened, also when it failed.
 
 mod audit;
+pub(crate) mod config;
 pub(crate) mod generate;
 mod keys;
 mod migrate;
@@ -22,7 +23,7 @@ use crate::output::Out;
 
 /// Runs a command that needs a runtime.
 pub(crate) async fn run(command: &Command, common: &Common, out: &Out) -> Result<(), Failure> {
-    let url = StoreUrl::parse(&common.store)?;
+    let url = StoreUrl::parse(&common.store_url()?)?;
     match command {
         Command::Keys(Keys::List(args)) => keys::list(&url, args, out).await,
         Command::Keys(Keys::Show { key }) => keys::show(&url, key, out).await,
@@ -34,6 +35,7 @@ pub(crate) async fn run(command: &Command, common: &Common, out: &Out) -> Result
         Command::Sweep => sweep::sweep(&url, out).await,
         Command::Migrate => migrate::migrate(&url, out).await,
         Command::Bench(Bench::Store(args)) => bench::store(&url, args, out).await,
+        Command::Config(command) => config::run(command, common, out),
         Command::Completions { shell } => generate::completions(*shell, out),
         Command::Man { out: folder } => generate::man(folder.as_deref(), out),
     }
