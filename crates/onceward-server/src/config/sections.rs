@@ -67,7 +67,7 @@ section! {
         /// `sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`.
         url: String = "sqlite:onceward.db".into();
         /// What survives a power loss: everything that was acknowledged (full), or all but the
-        /// last moments of a power loss (wal-normal), which health and log show.
+        /// last moments before it (wal-normal), which health and log show.
         durability: Durability = Durability::Full;
         /// How often outcomes past their retention and keys past their remembrance are dropped.
         sweep_every: Span = Span::hours(1);

@@ -21,7 +21,7 @@ use super::admit::Admitted;
 use super::authorize::{Authorize, Authorized};
 use super::cache::ReplayCache;
 use super::document::policy_document;
-use super::gates::{DoorLimits, Gates};
+use super::gates::{DoorLimits, Gates, Pass};
 use super::identity::{Caller, Identity};
 use super::names;
 use super::outcome::StoredResponse;
@@ -164,6 +164,27 @@ impl Door {
         match policy.authorize.as_ref().or(self.authorize.as_ref()) {
             Some(authorize) => authorize.ask(head, caller).await,
             None => Ok(()),
+        }
+    }
+
+    /// Leave to claim, or what is there already: what is done is answered however the breaker
+    /// stands.
+    pub(super) async fn enter(
+        &self,
+        admitted: &Admitted,
+        policy: &Policy,
+        route: Option<usize>,
+    ) -> Result<Result<Pass, StoredResponse>, Refusal> {
+        if !self.gates.looks_first(route) {
+            // The optimistic claim answers the same as a look would.
+            return self.gates.enter(route).map(Ok);
+        }
+        match self.engine.look_before(&admitted.claim).await {
+            Ok(Some(Verdict::Replay(stored))) => Ok(Err(self.replay(&stored)?)),
+            Ok(Some(verdict)) if !matches!(verdict, Verdict::Run { .. } | Verdict::Busy { .. }) => {
+                Err(self.refuse(verdict, admitted, policy).await)
+            }
+            _ => self.gates.enter(route).map(Ok),
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response};
 use http_body::Body as HttpBody;
@@ -21,7 +21,7 @@ use tower_service::Service;
 
 use super::admit::{Admitted, Brought, admit, brought};
 use super::body::{Body, BoxError, Buffered, Resumed, buffer};
-use super::document::POLICY_PATH;
+use super::document::{POLICY_PATH, published};
 use super::door::{Door, Lost, decode, replayed};
 use super::gates::Pass;
 use super::names;
@@ -29,7 +29,7 @@ use super::outcome::StoredResponse;
 use super::policy::{MissingKey, Mode, Policy};
 use super::refusal::{Code, Refusal};
 use super::route::Place;
-use super::shadow::{ShadowRun, Would};
+use super::shadow::shadow;
 
 /// What a service's error means for the effect of its request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +60,13 @@ impl OncewardLayer {
     /// A layer that lets nobody pass but through this door.
     #[must_use]
     pub fn new(door: Door) -> Self {
-        Self(Arc::new(door))
+        Self::shared(Arc::new(door))
+    }
+
+    /// The same, with a door that others look at too: for the report of shadow mode.
+    #[must_use]
+    pub fn shared(door: Arc<Door>) -> Self {
+        Self(door)
     }
 }
 
@@ -118,7 +124,7 @@ where
     names::strip_ours(&mut head.headers);
     let request_id = ensure_request_id(&mut head);
     if head.uri.path() == POLICY_PATH && [Method::GET, Method::HEAD].contains(&head.method) {
-        return published(&door, &head.method);
+        return published(door.policy_document(), &head.method);
     }
     if door.tells_identity() {
         door.identify(&mut head);
@@ -213,7 +219,7 @@ where
     R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let pass = match enter(&door, policy, route, admitted).await? {
+    let pass = match door.enter(admitted, policy, route).await? {
         Ok(pass) => pass,
         Err(stored) => return said_again(stored, policy),
     };
@@ -252,26 +258,6 @@ where
         policy.dialect.speaker().mark_expired(response.headers_mut());
     }
     Ok(response)
-}
-
-/// Leave to claim, or what is there already: a done request is answered however the breaker stands.
-async fn enter(
-    door: &Door,
-    policy: &Policy,
-    route: Option<usize>,
-    admitted: &Admitted,
-) -> Result<Result<Pass, StoredResponse>, Refusal> {
-    if !door.gates.looks_first(route) {
-        // The optimistic claim answers the same as a look would.
-        return door.gates.enter(route).map(Ok);
-    }
-    match door.engine.look_before(&admitted.claim).await {
-        Ok(Some(Verdict::Replay(stored))) => Ok(Err(door.replay(&stored)?)),
-        Ok(Some(verdict)) if !matches!(verdict, Verdict::Run { .. } | Verdict::Busy { .. }) => {
-            Err(door.refuse(verdict, admitted, policy).await)
-        }
-        _ => door.gates.enter(route).map(Ok),
-    }
 }
 
 /// One execution under a permit.
@@ -397,72 +383,6 @@ impl Run {
     }
 }
 
-/// Shadow mode: the request goes on as it came, and what would have been done is counted.
-async fn shadow<S, B, R>(
-    door: &Door,
-    inner: S,
-    (mut head, body): (Parts, B),
-    policy: &Policy,
-    place: &Place,
-) -> Result<Response<Body>, Refusal>
-where
-    S: Service<Request<B>, Response = Response<R>>,
-    S::Error: Into<BoxError>,
-    B: HttpBody<Data = Bytes> + From<Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-    R: HttpBody<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
-{
-    // Only a body of known length can be looked at and still be passed on whole.
-    let would = match (brought(&head.headers, policy), body.size_hint().exact()) {
-        (Err(refusal), _) => Some(Would::Refuse(refusal.code)),
-        (Ok(Brought::Nothing), _) if policy.missing_key == MissingKey::Allow => Some(Would::Pass),
-        (_, None) => Some(Would::Unseen),
-        (_, Some(bytes)) if bytes > policy.max_request_bytes => {
-            Some(Would::Refuse(Code::BodyTooLarge))
-        }
-        _ => None,
-    };
-    let caller = door.identify(&mut head);
-    let (Some(caller), None) = (caller, would) else {
-        door.shadow.count(place.route, would.unwrap_or(Would::Refuse(Code::AuthRequired)));
-        return Ok(pass(inner, Request::from_parts(head, body), "").await);
-    };
-    let body = match buffer(body, policy.max_request_bytes).await {
-        Buffered::Whole(body) => body,
-        // Its length was known: the client went away in the middle of it.
-        Buffered::TooLarge(..) | Buffered::Broken(_) => {
-            return Err(Refusal::new(Code::BadRequest, "the body broke off"));
-        }
-    };
-    let key = brought(&head.headers, policy)?;
-    let (would, run) = match admit(&head, &body, (policy, place), &caller, key) {
-        Err(refusal) => (Would::Refuse(refusal.code), None),
-        Ok(Admitted { claim, .. }) => match door.shadow.judge(&claim, Instant::now()) {
-            Would::Run => (Would::Run, Some(ShadowRun::new(&door.shadow, &claim))),
-            other => (other, None),
-        },
-    };
-    door.shadow.count(place.route, would);
-    let response = pass(inner, Request::from_parts(head, B::from(body)), "").await;
-    if let Some(run) = run {
-        run.ended(policy, response.status(), Instant::now());
-    }
-    Ok(response)
-}
-
-/// The policy document.
-fn published(door: &Door, method: &Method) -> Response<Body> {
-    let document = door.policy_document();
-    let length = HeaderValue::from(document.len());
-    let body = if method == Method::HEAD { Bytes::new() } else { document };
-    let mut response = Response::new(Body::from(body));
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(CONTENT_TYPE, json);
-    response.headers_mut().insert(CONTENT_LENGTH, length);
-    response
-}
-
 /// A replay, marked as the dialect marks it.
 fn said_again(stored: StoredResponse, policy: &Policy) -> Result<Response<Body>, Refusal> {
     let mut response = replayed(stored)?;
@@ -471,7 +391,11 @@ fn said_again(stored: StoredResponse, policy: &Policy) -> Result<Response<Body>,
 }
 
 /// The unprotected way: streamed through.
-async fn pass<S, B, R>(mut inner: S, request: Request<B>, request_id: &str) -> Response<Body>
+pub(super) async fn pass<S, B, R>(
+    mut inner: S,
+    request: Request<B>,
+    request_id: &str,
+) -> Response<Body>
 where
     S: Service<Request<B>, Response = Response<R>>,
     S::Error: Into<BoxError>,
