@@ -11,8 +11,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use onceward_core::key::Key;
 use onceward_core::record::State;
 
+use crate::config::Config;
+use crate::config::flags::Flags;
+use crate::failure::Failure;
 use crate::logs::{LogFormat, LogLevel};
-use crate::times::{Moment, Span};
+use crate::times::Moment;
 
 /// Items of one page when `--limit` is not given.
 pub(crate) const LIMIT_DEFAULT: u16 = 100;
@@ -34,10 +37,16 @@ pub(crate) struct Cli {
 /// What every command takes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Common {
-    /// The store: `sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`.
+    /// The configuration. Default: `onceward.toml` in the current folder, if it is there.
+    #[arg(long, global = true, value_name = "FILE", env = "ONCEWARD_CONFIG")]
+    #[arg(help_heading = "Common options")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// The store: `sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`. Default: what the
+    /// configuration says, otherwise `sqlite:onceward.db`.
     #[arg(long, global = true, value_name = "URL", env = "ONCEWARD_STORE", hide_env_values = true)]
-    #[arg(default_value = "sqlite:onceward.db", help_heading = "Common options")]
-    pub(crate) store: String,
+    #[arg(help_heading = "Common options")]
+    pub(crate) store: Option<String>,
 
     /// Goes through the control API at this address instead of opening the store. Default: opens
     /// it; where a running server holds it, what changes it goes through that server by itself.
@@ -71,6 +80,16 @@ pub(crate) struct Common {
     pub(crate) color: Color,
 }
 
+impl Common {
+    /// The URL of the store: the flag's, the file's, or the default.
+    pub(crate) fn store_url(&self) -> Result<String, Failure> {
+        match &self.store {
+            Some(url) => Ok(url.clone()),
+            None => Ok(Config::load(self.config.as_deref(), &Flags::default())?.store.url),
+        }
+    }
+}
+
 /// When to use colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
@@ -102,6 +121,9 @@ pub(crate) enum Command {
     Bench(Bench),
     /// Prints the description of the control API (OpenAPI 3.1).
     Openapi,
+    /// Tells what a configuration comes to, or prints one to begin with.
+    #[command(subcommand, arg_required_else_help = true)]
+    Config(ConfigCommand),
     /// Prints the completions of a shell.
     Completions {
         /// Which shell.
@@ -118,87 +140,24 @@ pub(crate) enum Command {
 /// How to serve.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// Where requests go: `http://HOST:PORT` or `https://HOST`, with a path in front if need be.
-    /// Default: none, it must be named.
-    #[arg(long, value_name = "URL", env = "ONCEWARD_UPSTREAM")]
-    pub(crate) upstream: Option<String>,
-    /// Where requests come in; port 0 takes any free one.
-    #[arg(long, value_name = "ADDR", env = "ONCEWARD_LISTEN", default_value = "127.0.0.1:7600")]
-    pub(crate) listen: SocketAddr,
-    /// Where the control API listens; port 0 takes any free one.
-    #[arg(long, value_name = "ADDR", env = "ONCEWARD_ADMIN", default_value = "127.0.0.1:7601")]
-    pub(crate) admin: SocketAddr,
-    /// Writes addresses and process id there once everything accepts connections. Default: none.
-    #[arg(long, value_name = "PATH", env = "ONCEWARD_READY_FILE")]
-    pub(crate) ready_file: Option<PathBuf>,
-    /// Who asks.
-    #[arg(long, value_name = "SOURCE", env = "ONCEWARD_IDENTITY", default_value = "authorization")]
-    pub(crate) identity: IdentitySource,
-    /// With `--identity header`: names the tenant. Default: none.
-    #[arg(long, value_name = "NAME", env = "ONCEWARD_TENANT_HEADER")]
-    pub(crate) tenant_header: Option<String>,
-    /// With `--identity header`: names the caller. Default: none.
-    #[arg(long, value_name = "NAME", env = "ONCEWARD_CALLER_HEADER")]
-    pub(crate) caller_header: Option<String>,
-    /// Serves TLS with this certificate chain, a PEM file. Default: none, plain HTTP.
-    #[arg(long, value_name = "PATH", env = "ONCEWARD_TLS_CERT", requires = "tls_key")]
-    pub(crate) tls_cert: Option<PathBuf>,
-    /// The private key of `--tls-cert`, a PEM file. Default: none.
-    #[arg(long, value_name = "PATH", env = "ONCEWARD_TLS_KEY", requires = "tls_cert")]
-    pub(crate) tls_key: Option<PathBuf>,
-    /// How long a claim holds without renewal; it is renewed while the upstream works.
-    #[arg(long, value_name = "TIME", env = "ONCEWARD_LEASE", default_value = "30s")]
-    pub(crate) lease: Span,
-    /// How long a duplicate waits for the answer of the first.
-    #[arg(long, value_name = "TIME", env = "ONCEWARD_WAIT", default_value = "2s")]
-    pub(crate) wait: Span,
-    /// What happens to a request whose outcome nobody knows.
-    #[arg(long, value_name = "WHAT", env = "ONCEWARD_ON_ABANDONED", default_value = "rerun")]
-    pub(crate) on_abandoned: WhenAbandoned,
-    /// Largest body of a protected request.
-    #[arg(long, value_name = "BYTES", env = "ONCEWARD_MAX_REQUEST_BYTES")]
-    #[arg(default_value_t = 8 * 1024 * 1024)]
-    pub(crate) max_request_bytes: u64,
-    /// Largest answer that is stored; larger ones are passed on once.
-    #[arg(long, value_name = "BYTES", env = "ONCEWARD_MAX_STORED_BYTES")]
-    #[arg(default_value_t = 1024 * 1024)]
-    pub(crate) max_stored_bytes: u64,
-    /// Connections at a time; more wait.
-    #[arg(long, value_name = "N", env = "ONCEWARD_MAX_CONNECTIONS", default_value_t = 16_384)]
-    #[arg(value_parser = at_least_one)]
-    pub(crate) max_connections: usize,
-    /// How long a request's head may take to come.
-    #[arg(long, value_name = "TIME", env = "ONCEWARD_HEADER_TIMEOUT", default_value = "30s")]
-    pub(crate) header_timeout: Span,
-    /// How long a client may neither send a body that it began nor take an answer.
-    #[arg(long, value_name = "TIME", env = "ONCEWARD_BODY_TIMEOUT", default_value = "30s")]
-    pub(crate) body_timeout: Span,
-    /// How long the upstream may say nothing.
-    #[arg(long, value_name = "TIME", env = "ONCEWARD_UPSTREAM_TIMEOUT", default_value = "60s")]
-    pub(crate) upstream_timeout: Span,
-    /// How long what runs may take to end after SIGTERM.
-    #[arg(long, value_name = "TIME", env = "ONCEWARD_DRAIN_TIMEOUT", default_value = "25s")]
-    pub(crate) drain_timeout: Span,
+    #[command(flatten)]
+    pub(crate) flags: Flags,
+    /// The operator's token for the control API; better set as a variable. Default: one is made
+    /// and printed once.
+    #[arg(long, value_name = "TOKEN", env = "ONCEWARD_ADMIN_TOKEN", hide_env_values = true)]
+    pub(crate) admin_token: Option<String>,
 }
 
-/// Who asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum IdentitySource {
-    /// A keyed hash of the `Authorization` header: for static credentials.
-    Authorization,
-    /// Two headers that a trusted proxy sets.
-    Header,
-    /// One caller for everything: for development.
-    Single,
-}
-
-/// What happens to a request whose outcome nobody knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum WhenAbandoned {
-    /// A retry runs it again, with a higher fence.
-    Rerun,
-    /// It stays so until someone resolves it.
-    Hold,
+/// Configuration.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Tells everything that is wrong with the configuration, or what it comes to, as TOML.
+    Check {
+        #[command(flatten)]
+        flags: Box<Flags>,
+    },
+    /// Prints a file with every field, its default and what it does.
+    Example,
 }
 
 /// Records.

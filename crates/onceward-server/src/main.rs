@@ -5,17 +5,19 @@
 //! every commit is the engine's.
 
 mod admin;
+mod authorize;
 mod bench;
 mod cli;
 mod commands;
+mod config;
 mod failure;
 mod gateway;
+mod identity;
 mod logs;
 mod metrics;
 mod open;
 mod output;
 mod remote;
-mod secret;
 mod times;
 
 use std::process::ExitCode;
@@ -48,6 +50,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Failure> {
         Command::Completions { shell } => commands::generate::completions(*shell, out),
         Command::Man { out: folder } => commands::generate::man(folder.as_deref(), out),
         Command::Openapi => commands::generate::openapi(out),
+        Command::Config(command) => commands::config::run(command, &cli.common, out),
         command => {
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .enable_all()

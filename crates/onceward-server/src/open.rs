@@ -80,6 +80,15 @@ impl StoreUrl {
 
     /// Opens what is there.
     pub(crate) async fn open(&self, access: Access) -> Result<Arc<dyn Store>, Failure> {
+        self.open_with(access, SqliteOptions::default()).await
+    }
+
+    /// Opens what is there; an embedded store with these options.
+    pub(crate) async fn open_with(
+        &self,
+        access: Access,
+        options: SqliteOptions,
+    ) -> Result<Arc<dyn Store>, Failure> {
         match self {
             Self::Memory => Ok(Arc::new(onceward::store::memory::MemoryStore::new())),
             Self::Sqlite(path) => {
@@ -88,9 +97,7 @@ impl StoreUrl {
                 }
                 let store = match access {
                     Access::Read => SqliteStore::open_read_only(path),
-                    Access::Write | Access::Create => {
-                        SqliteStore::open(path, SqliteOptions::default())
-                    }
+                    Access::Write | Access::Create => SqliteStore::open(path, options),
                 };
                 Ok(Arc::new(store.map_err(|error| self.failure(&error))?))
             }

@@ -26,11 +26,9 @@ mod tests;
 
 #[cfg_attr(not(test), expect(unused_imports, reason = "a command that serves will use them"))]
 pub(crate) use auth::{Principal, Principals, Reach};
-#[expect(unused_imports, reason = "a command that serves will use them")]
 pub(crate) use auth::{new_token, operator};
 pub(crate) use health::Health;
 pub(crate) use openapi::document;
-#[cfg_attr(not(test), expect(unused_imports, reason = "a command that serves will use it"))]
 pub(crate) use serve::serve;
 
 use std::sync::Arc;
@@ -54,7 +52,7 @@ pub(crate) const ACTOR_HEADER: &str = "onceward-actor";
 pub(crate) struct AdminOptions {
     /// Does everything.
     pub(crate) engine: Engine,
-    /// The store's secret (`secret::of_store`): seals permits.
+    /// The store's secret (`identity::Secret`): seals permits.
     pub(crate) secret: [u8; 32],
     /// Who may call.
     pub(crate) principals: Principals,

@@ -84,7 +84,7 @@ impl Server {
         let options = SqliteOptions::default();
         let store = SqliteStore::open(folder.join("onceward.db"), options).unwrap();
         let engine = Engine::new(Arc::new(store));
-        let secret = crate::secret::of_store(&engine).await.unwrap();
+        let secret = crate::identity::Secret::load(None, &engine).await.unwrap().derive("permits");
         let mut principals = Principals::new(Vec::new());
         principals.add(Principal::with_token("operator", Reach::Operator, OPERATOR));
         principals.add(Principal::with_token("acme", Reach::Tenant("acme".into()), ACME));

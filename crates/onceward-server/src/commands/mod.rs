@@ -2,6 +2,7 @@
 //! closes what it opened, also when it failed.
 
 pub(crate) mod audit;
+pub(crate) mod config;
 pub(crate) mod generate;
 pub(crate) mod keys;
 mod migrate;
@@ -31,7 +32,10 @@ pub(crate) async fn run(command: &Command, common: &Common, out: &Out) -> Result
         let remote = Remote::new(server, common.token.as_deref())?;
         return remote::run(command, &remote, Asked::No, out).await;
     }
-    let url = StoreUrl::parse(&common.store)?;
+    if let Command::Serve(args) = command {
+        return serve::serve(common, args, out).await;
+    }
+    let url = StoreUrl::parse(&common.store_url()?)?;
     let result = directly(command, &url, out).await;
     match (&result, &url) {
         (Err(failure), StoreUrl::Sqlite(path))
@@ -48,7 +52,6 @@ pub(crate) async fn run(command: &Command, common: &Common, out: &Out) -> Result
 
 async fn directly(command: &Command, url: &StoreUrl, out: &Out) -> Result<(), Failure> {
     match command {
-        Command::Serve(args) => serve::serve(url, args, out).await,
         Command::Keys(Keys::List(args)) => keys::list(url, args, out).await,
         Command::Keys(Keys::Show { key }) => keys::show(url, key, out).await,
         Command::Keys(Keys::Resolve(args)) => keys::resolve(url, args, out).await,
@@ -60,9 +63,12 @@ async fn directly(command: &Command, url: &StoreUrl, out: &Out) -> Result<(), Fa
         Command::Migrate => migrate::migrate(url, out).await,
         Command::Bench(Bench::Store(args)) => bench::store(url, args, out).await,
         Command::Bench(Bench::Http(args)) => bench::http(url, args, out).await,
-        Command::Completions { shell } => generate::completions(*shell, out),
-        Command::Man { out: folder } => generate::man(folder.as_deref(), out),
-        Command::Openapi => generate::openapi(out),
+        // These need no store and are run before one is looked for.
+        Command::Serve(_)
+        | Command::Config(_)
+        | Command::Completions { .. }
+        | Command::Man { .. }
+        | Command::Openapi => Ok(()),
     }
 }
 

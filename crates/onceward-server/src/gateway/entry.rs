@@ -21,6 +21,8 @@ use super::forward::Forward;
 use super::headers;
 use super::listen::{Peer, Serves};
 use super::settings::Settings;
+use super::watch::Watch;
+use crate::metrics::Metrics;
 
 /// Longest part of a client's own request id that an answer repeats.
 const REQUEST_ID_BYTES_MAX: usize = 128;
@@ -31,15 +33,21 @@ pub(super) struct Entrance(Arc<Shared>);
 
 struct Shared {
     protected: Onceward<Forward>,
+    watch: Watch,
     identity_headers: Vec<HeaderName>,
     body_for: Duration,
 }
 
 impl Entrance {
     /// In front of this protected service.
-    pub(super) fn new(protected: Onceward<Forward>, settings: &Settings) -> Self {
+    pub(super) fn new(
+        protected: Onceward<Forward>,
+        metrics: Arc<Metrics>,
+        settings: &Settings,
+    ) -> Self {
         Self(Arc::new(Shared {
             protected,
+            watch: Watch::new(metrics),
             identity_headers: settings.identity_headers.clone(),
             body_for: settings.times.body,
         }))
@@ -81,8 +89,14 @@ impl Service<Request<Incoming>> for Connection {
         headers::strip_hop_by_hop(&mut head.headers, &self.shared.identity_headers);
         headers::introduce(&mut head, self.peer.address, self.peer.is_tls);
         let body = RequestBody::live(body, self.shared.body_for);
-        let request = Request::from_parts(head, body);
-        tower::Service::call(&mut self.shared.protected.clone(), request)
+        let seen = self.shared.watch.begin(&head.headers);
+        let answering =
+            tower::Service::call(&mut self.shared.protected.clone(), Request::from_parts(head, body));
+        Box::pin(async move {
+            let response = answering.await?;
+            seen.answered(&response);
+            Ok(response)
+        })
     }
 }
 

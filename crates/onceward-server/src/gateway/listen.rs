@@ -60,6 +60,11 @@ impl Listener {
         Ok(Self { socket, address, tls })
     }
 
+    /// The bound socket itself.
+    pub(super) fn into_socket(self) -> TcpListener {
+        self.socket
+    }
+
     /// Where it listens.
     pub(super) fn url(&self) -> String {
         super::shown(if self.tls.is_some() { "https" } else { "http" }, self.address)
@@ -87,33 +92,6 @@ pub(super) trait Serves: Clone + Send + Sync + 'static {
         + 'static;
 
     fn connection(&self, peer: Peer) -> Self::Service;
-}
-
-/// The control API: a router, the same for every connection.
-#[derive(Clone)]
-pub(super) struct Control(pub(super) axum::Router);
-
-/// A router as hyper calls it.
-pub(super) struct Routed(axum::Router);
-
-impl Service<Request<Incoming>> for Routed {
-    type Response = Response<axum::body::Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
-
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
-        Box::pin(tower::ServiceExt::oneshot(self.0.clone(), request.map(axum::body::Body::new)))
-    }
-}
-
-impl Serves for Control {
-    type Body = axum::body::Body;
-    type Future = <Routed as Service<Request<Incoming>>>::Future;
-    type Service = Routed;
-
-    fn connection(&self, _: Peer) -> Routed {
-        Routed(self.0.clone())
-    }
 }
 
 /// Accepts and serves connections.

@@ -9,7 +9,8 @@
 //! | `listen`, `socket`, `framing`, `tls` | connections in: limits, time-outs, double framing |
 //! | `entry`, `headers`, `body` | one request: what is refused, what is passed on |
 //! | `forward`, `pool` | connections out: what was sent, what was not |
-//! | `ready`, `secret` | the ready file, and the secret that the store keeps |
+//! | `watch` | what is counted and logged of a request |
+//! | `ready` | the ready file |
 
 mod body;
 mod entry;
@@ -19,10 +20,10 @@ mod headers;
 mod listen;
 mod pool;
 pub(crate) mod ready;
-pub(crate) mod secret;
 pub(crate) mod settings;
 mod socket;
 mod tls;
+mod watch;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +34,9 @@ use onceward::http::{Door, Drain, OncewardLayer};
 use tokio::sync::watch;
 use tower::Layer;
 
+use crate::admin::AdminState;
 use crate::failure::Failure;
+use crate::metrics::Metrics;
 use entry::Entrance;
 use forward::Forward;
 use listen::{Listener, Server};
@@ -59,26 +62,37 @@ impl Gateway {
     pub(crate) async fn start(
         settings: Settings,
         engine: Engine,
-        admin: axum::Router,
+        metrics: Arc<Metrics>,
+        admin: impl FnOnce(&str) -> Result<AdminState, Failure>,
     ) -> Result<Self, Failure> {
         let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
         let data = Listener::bind("--listen", settings.listen, tls).await?;
         let control = Listener::bind("--admin", settings.admin, None).await?;
         let (listen, admin_url) = (data.url(), control.url());
         let forward = Forward::new(&settings)?;
-        let door = Door::new(engine, settings.identity.clone(), settings.routes.clone())
+        let mut door = Door::new(engine, settings.identity.clone(), settings.routes.clone())
             .with_secret(settings.secret)
+            .with_limits(settings.door_limits)
             .with_cache_bytes(settings.limits.cache_bytes);
+        if let Some((tenant, caller)) = &settings.told_identity {
+            door = door.with_identity_headers(tenant.clone(), caller.clone());
+        }
         let drain = door.drain();
         let protected = OncewardLayer::new(door).layer(forward);
+        let admin = admin(&admin_url)?;
         let (stop, stopped) = watch::channel(false);
-        // A server each: whoever fills the one does not lock the operator out of the other.
-        let server = || Arc::new(Server::new(&settings.limits, &settings.times, stopped.clone()));
+        let server = Arc::new(Server::new(&settings.limits, &settings.times, stopped.clone()));
         let drain_for = settings.times.drain;
-        let entrance = Entrance::new(protected, &settings);
+        let entrance = Entrance::new(protected, metrics, &settings);
+        let mut closing = stopped;
+        let closed = async move {
+            // The sender lives as long as the gateway.
+            let _ = closing.wait_for(|stopped| *stopped).await;
+        };
+        // A server each: whoever fills the one does not lock the operator out of the other.
         let servers = [
-            tokio::spawn(server().run(data, entrance)),
-            tokio::spawn(server().run(control, listen::Control(admin))),
+            tokio::spawn(server.run(data, entrance)),
+            tokio::spawn(crate::admin::serve(control.into_socket(), admin, closed)),
         ];
         Ok(Self { listen, admin: admin_url, drain, drain_for, stop, servers })
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::{HeaderName, Uri};
-use onceward::http::{Identity, Routes};
+use onceward::http::{DoorLimits, Identity, Routes};
 
 use crate::failure::Failure;
 
@@ -27,6 +27,10 @@ pub(crate) struct Settings {
     pub(crate) identity: Identity,
     /// Headers that say who asks: a client can't have them removed as hop-by-hop.
     pub(crate) identity_headers: Vec<HeaderName>,
+    /// Headers in which upstreams are told who was identified. Default: none.
+    pub(crate) told_identity: Option<(HeaderName, HeaderName)>,
+    /// Bounds of the layer.
+    pub(crate) door_limits: DoorLimits,
     /// What is protected, and how.
     pub(crate) routes: Routes,
     /// Keys the hashes of payload leaves.

@@ -6,6 +6,7 @@
 
 mod bad_input;
 mod bench;
+mod config;
 mod keys;
 mod operations;
 mod sample;

@@ -15,6 +15,7 @@ use super::outcome::StoredResponse;
 use super::policy::Policy;
 use super::preconditions::TagRules;
 use super::refusal::{Code, Refusal};
+use super::served::Again;
 
 /// The head with what extractors look for.
 pub(super) fn for_handler(mut head: Parts, policy: &Policy, caller: &Caller) -> Parts {
@@ -31,6 +32,7 @@ pub(super) fn said_again(
 ) -> Result<Response<Body>, Refusal> {
     let mut response = replayed(stored)?;
     policy.dialect.speaker().mark_replay(response.headers_mut());
+    response.extensions_mut().insert(Again);
     Ok(response.map(Body::from))
 }
 

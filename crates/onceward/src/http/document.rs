@@ -2,10 +2,13 @@
 //!
 //! Made from the policies and dialects that are enforced, so that it can't say something else.
 
-use http::HeaderMap;
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, Response};
 use onceward_core::outcome_policy::{Keep, keep};
 use serde_json::{Map, Value, json};
 
+use super::body::Body;
 use super::outcome::STORED_HEADERS;
 use super::policy::{IfMatch, MissingKey, Mode, Policy};
 use super::refusal::{Code, Refusal};
@@ -23,6 +26,17 @@ pub fn policy_document(routes: &Routes) -> Value {
         listed.push(route("POST, PUT, PATCH, DELETE *", routes.unwritten()));
     }
     json!({ "version": 1, "routes": listed })
+}
+
+/// The answer that publishes it.
+pub(super) fn published(document: Bytes, method: &Method) -> Response<Body> {
+    let length = HeaderValue::from(document.len());
+    let body = if method == Method::HEAD { Bytes::new() } else { document };
+    let mut response = Response::new(Body::from(body));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    response.headers_mut().insert(CONTENT_LENGTH, length);
+    response
 }
 
 fn route(endpoint: &str, policy: &Policy) -> Value {

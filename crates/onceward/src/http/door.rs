@@ -22,7 +22,7 @@ use super::authorize::{Authorize, Authorized};
 use super::cache::ReplayCache;
 use super::document::policy_document;
 use super::drain::Drain;
-use super::gates::{DoorLimits, Gates};
+use super::gates::{DoorLimits, Gates, Pass};
 use super::identity::{Caller, Identity};
 use super::names;
 use super::outcome::StoredResponse;
@@ -174,6 +174,27 @@ impl Door {
     #[must_use]
     pub fn drain(&self) -> Drain {
         self.drain.clone()
+    }
+
+    /// Leave to claim, or what is there already: what is done is answered however the breaker
+    /// stands.
+    pub(super) async fn enter(
+        &self,
+        admitted: &Admitted,
+        policy: &Policy,
+        route: Option<usize>,
+    ) -> Result<Result<Pass, StoredResponse>, Refusal> {
+        if !self.gates.looks_first(route) {
+            // The optimistic claim answers the same as a look would.
+            return self.gates.enter(route).map(Ok);
+        }
+        match self.engine.look_before(&admitted.claim).await {
+            Ok(Some(Verdict::Replay(stored))) => Ok(Err(self.replay(&stored)?)),
+            Ok(Some(verdict)) if !matches!(verdict, Verdict::Run { .. } | Verdict::Busy { .. }) => {
+                Err(self.refuse(verdict, admitted, policy).await)
+            }
+            _ => self.gates.enter(route).map(Ok),
+        }
     }
 
     /// Claims, waiting for a running duplicate as long as the policy says; the wait ends early when

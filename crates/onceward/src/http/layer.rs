@@ -12,7 +12,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use http::header::EXPECT;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body::Body as HttpBody;
@@ -25,17 +25,16 @@ use super::admit::{Admitted, Brought, admit, brought};
 use super::answer::{for_handler, said_again};
 use super::body::{Body, BoxError, Buffered, buffer, discard};
 use super::dialect::Dialect;
-use super::document::POLICY_PATH;
+use super::document::{POLICY_PATH, published};
 use super::door::{Door, Lost, decode};
-use super::gates::Pass;
 use super::names;
 use super::once::OneCommit;
-use super::outcome::StoredResponse;
 use super::policy::{Commits, MissingKey, Mode, Policy};
 use super::refusal::{Code, Refusal};
 use super::route::Place;
 use super::run::{Run, ServiceError};
-use super::shadow::{ShadowRun, Would};
+use super::served::Served;
+use super::shadow::shadow;
 
 /// Protects services with a [`Door`].
 #[derive(Debug, Clone)]
@@ -45,7 +44,13 @@ impl OncewardLayer {
     /// A layer that lets nobody pass but through this door.
     #[must_use]
     pub fn new(door: Door) -> Self {
-        Self(Arc::new(door))
+        Self::shared(Arc::new(door))
+    }
+
+    /// The same, with a door that others look at too: for the report of shadow mode.
+    #[must_use]
+    pub fn shared(door: Arc<Door>) -> Self {
+        Self(door)
     }
 }
 
@@ -103,7 +108,7 @@ where
     names::strip_ours(&mut head.headers);
     let request_id = ensure_request_id(&mut head);
     if head.uri.path() == POLICY_PATH && [Method::GET, Method::HEAD].contains(&head.method) {
-        return published(&door, &head.method);
+        return published(door.policy_document(), &head.method);
     }
     if door.tells_identity() {
         door.identify(&mut head);
@@ -113,15 +118,26 @@ where
     let Some((policy, place)) = found.map(|(policy, place)| (policy.clone(), place)) else {
         return pass(inner, Request::from_parts(head, body), &request_id).await;
     };
+    let mut served = Served::at(&place.endpoint);
     let result = match policy.mode {
         Mode::Shadow => shadow(&door, inner, (head, body), (&policy, &place), &request_id).await,
-        _ => protect(door, inner, (head, body), (&policy, place), &request_id).await,
+        _ => {
+            let at = (&policy, place);
+            protect(door, inner, (head, body), at, (&request_id, &mut served)).await
+        }
     };
     let mut response = match result {
-        Ok(response) => response,
-        Err(refusal) => policy.dialect.speaker().refuse(&refusal, &request_id).map(Body::from),
+        Ok(response) => {
+            served.ended(&response);
+            response
+        }
+        Err(refusal) => {
+            served.verdict = refusal.code.meaning().code;
+            policy.dialect.speaker().refuse(&refusal, &request_id).map(Body::from)
+        }
     };
     mark_request(response.headers_mut(), &request_id);
+    response.extensions_mut().insert(served);
     response
 }
 
@@ -131,7 +147,7 @@ async fn protect<S, B, R>(
     inner: S,
     (mut head, body): (Parts, B),
     (policy, place): (&Policy, Place),
-    request_id: &str,
+    (request_id, served): (&str, &mut Served),
 ) -> Result<Response<Body>, Refusal>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
@@ -172,7 +188,9 @@ where
             return Err(Refusal::new(Code::BadRequest, format!("the body broke off: {error}")));
         }
     };
+    served.tenant = Some(caller.tenant.clone());
     let mut admitted = admit(&head, &body, (policy, &place), &caller, key?)?;
+    served.claims(&admitted.claim.key);
     door.gates.rate(place.route, &caller)?;
     if let Err(refused) = door.permits(policy, &head, &caller).await {
         return Ok(refused.map(Body::from));
@@ -261,7 +279,7 @@ impl Settling<'_> {
         R::Error: Into<BoxError>,
     {
         let Self { door, policy, route, admitted } = *self;
-        let pass = match enter(door, policy, route, admitted).await? {
+        let pass = match door.enter(admitted, policy, route).await? {
             Ok(pass) => pass,
             Err(stored) => return said_again(stored, policy),
         };
@@ -312,94 +330,12 @@ impl Settling<'_> {
     }
 }
 
-/// Leave to claim, or what is there already: a done request is answered however the breaker stands.
-async fn enter(
-    door: &Door,
-    policy: &Policy,
-    route: Option<usize>,
-    admitted: &Admitted,
-) -> Result<Result<Pass, StoredResponse>, Refusal> {
-    if !door.gates.looks_first(route) {
-        // The optimistic claim answers the same as a look would.
-        return door.gates.enter(route).map(Ok);
-    }
-    match door.engine.look_before(&admitted.claim).await {
-        Ok(Some(Verdict::Replay(stored))) => Ok(Err(door.replay(&stored)?)),
-        Ok(Some(verdict)) if !matches!(verdict, Verdict::Run { .. } | Verdict::Busy { .. }) => {
-            Err(door.refuse(verdict, admitted, policy).await)
-        }
-        _ => door.gates.enter(route).map(Ok),
-    }
-}
-
-/// Shadow mode: the request goes on as it came, and what would have been done is counted.
-async fn shadow<S, B, R>(
-    door: &Door,
-    inner: S,
-    (mut head, body): (Parts, B),
-    (policy, place): (&Policy, &Place),
-    request_id: &str,
-) -> Result<Response<Body>, Refusal>
-where
-    S: Service<Request<B>, Response = Response<R>>,
-    S::Error: Into<BoxError>,
-    B: HttpBody<Data = Bytes> + From<Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-    R: HttpBody<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
-{
-    // Only a body of known length can be looked at and still be passed on whole.
-    let would = match (brought(&head.headers, policy), body.size_hint().exact()) {
-        (Err(refusal), _) => Some(Would::Refuse(refusal.code)),
-        (Ok(Brought::Nothing), _) if policy.missing_key == MissingKey::Allow => Some(Would::Pass),
-        (_, None) => Some(Would::Unseen),
-        (_, Some(bytes)) if bytes > policy.max_request_bytes => {
-            Some(Would::Refuse(Code::BodyTooLarge))
-        }
-        _ => None,
-    };
-    let caller = door.identify(&mut head);
-    let (Some(caller), None) = (caller, would) else {
-        door.shadow.count(place.route, would.unwrap_or(Would::Refuse(Code::AuthRequired)));
-        return Ok(pass(inner, Request::from_parts(head, body), request_id).await);
-    };
-    let body = match buffer(body, policy.max_request_bytes).await {
-        Buffered::Whole(body) => body,
-        // Its length was known: the client went away in the middle of it.
-        Buffered::TooLarge(..) | Buffered::Broken(_) => {
-            return Err(Refusal::new(Code::BadRequest, "the body broke off"));
-        }
-    };
-    let key = brought(&head.headers, policy)?;
-    let (would, run) = match admit(&head, &body, (policy, place), &caller, key) {
-        Err(refusal) => (Would::Refuse(refusal.code), None),
-        Ok(Admitted { claim, .. }) => match door.shadow.judge(&claim, Instant::now()) {
-            Would::Run => (Would::Run, Some(ShadowRun::new(&door.shadow, &claim))),
-            other => (other, None),
-        },
-    };
-    door.shadow.count(place.route, would);
-    let response = pass(inner, Request::from_parts(head, B::from(body)), request_id).await;
-    if let Some(run) = run {
-        run.ended(policy, response.status(), Instant::now());
-    }
-    Ok(response)
-}
-
-/// The policy document.
-fn published(door: &Door, method: &Method) -> Response<Body> {
-    let document = door.policy_document();
-    let length = HeaderValue::from(document.len());
-    let body = if method == Method::HEAD { Bytes::new() } else { document };
-    let mut response = Response::new(Body::from(body));
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(CONTENT_TYPE, json);
-    response.headers_mut().insert(CONTENT_LENGTH, length);
-    response
-}
-
 /// The unprotected way: streamed through.
-async fn pass<S, B, R>(mut inner: S, request: Request<B>, request_id: &str) -> Response<Body>
+pub(super) async fn pass<S, B, R>(
+    mut inner: S,
+    request: Request<B>,
+    request_id: &str,
+) -> Response<Body>
 where
     S: Service<Request<B>, Response = Response<R>>,
     S::Error: Into<BoxError>,

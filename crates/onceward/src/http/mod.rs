@@ -34,6 +34,7 @@ mod rate;
 mod refusal;
 mod route;
 mod run;
+mod served;
 mod shadow;
 mod writes;
 
@@ -55,5 +56,6 @@ pub use rate::RateLimit;
 pub use refusal::{Code, Conflict, Meaning, Refusal};
 pub use route::{Place, Route, Routes};
 pub use run::{Attempt, ServiceError};
+pub use served::Served;
 pub use shadow::{ShadowReport, ShadowRoute};
 pub use writes::{Seen, Versioned, Writes};

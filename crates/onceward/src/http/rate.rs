@@ -180,7 +180,7 @@ mod tests {
         assert!(limiter.callers() <= 1_000 + SHARDS, "{}", limiter.callers());
         assert!(refused > 15_000, "strangers share one allowance, {refused} refused");
         // Once the allowances are whole again, everybody is forgotten and new ones have a place.
-        for number in 0..1_000 {
+        for number in 0..300 {
             let late = 20_000_000_000;
             assert_eq!(limiter.ask(&caller(&format!("late {number}")), late + number), Ok(()));
         }

@@ -7,20 +7,28 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use http::StatusCode;
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
+use http_body::Body as HttpBody;
 use onceward_core::decide::Claim;
 use onceward_core::fingerprint::Fingerprint;
 use onceward_core::key::Key;
 use onceward_core::outcome_policy::{Keep, keep};
 use quick_cache::unsync::Cache;
+use tower_service::Service;
 
-use super::policy::Policy;
-use super::refusal::Code;
-use super::route::Routes;
+use super::admit::{Admitted, Brought, admit, brought};
+use super::body::{Body, BoxError, Buffered, buffer};
+use super::door::Door;
+use super::layer::pass;
+use super::policy::{MissingKey, Mode, Policy};
+use super::refusal::{Code, Refusal};
+use super::route::{Place, Routes};
 
 /// What shadow mode would have done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Would {
+enum Would {
     /// Run it.
     Run,
     /// Replay the first answer.
@@ -45,20 +53,74 @@ impl Would {
     }
 }
 
+/// Shadow mode: the request goes on as it came, and what would have been done is counted.
+pub(super) async fn shadow<S, B, R>(
+    door: &Door,
+    inner: S,
+    (mut head, body): (Parts, B),
+    (policy, place): (&Policy, &Place),
+    request_id: &str,
+) -> Result<Response<Body>, Refusal>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Error: Into<BoxError>,
+    B: HttpBody<Data = Bytes> + From<Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    // Only a body of known length can be looked at and still be passed on whole.
+    let would = match (brought(&head.headers, policy), body.size_hint().exact()) {
+        (Err(refusal), _) => Some(Would::Refuse(refusal.code)),
+        (Ok(Brought::Nothing), _) if policy.missing_key == MissingKey::Allow => Some(Would::Pass),
+        (_, None) => Some(Would::Unseen),
+        (_, Some(bytes)) if bytes > policy.max_request_bytes => {
+            Some(Would::Refuse(Code::BodyTooLarge))
+        }
+        _ => None,
+    };
+    let caller = door.identify(&mut head);
+    let (Some(caller), None) = (caller, would) else {
+        door.shadow.count(place.route, would.unwrap_or(Would::Refuse(Code::AuthRequired)));
+        return Ok(pass(inner, Request::from_parts(head, body), request_id).await);
+    };
+    let body = match buffer(body, policy.max_request_bytes).await {
+        Buffered::Whole(body) => body,
+        // Its length was known: the client went away in the middle of it.
+        Buffered::TooLarge(..) | Buffered::Broken(_) => {
+            return Err(Refusal::new(Code::BadRequest, "the body broke off"));
+        }
+    };
+    let key = brought(&head.headers, policy)?;
+    let (would, run) = match admit(&head, &body, (policy, place), &caller, key) {
+        Err(refusal) => (Would::Refuse(refusal.code), None),
+        Ok(Admitted { claim, .. }) => match door.shadow.judge(&claim, Instant::now()) {
+            Would::Run => (Would::Run, Some(ShadowRun::new(&door.shadow, &claim))),
+            other => (other, None),
+        },
+    };
+    door.shadow.count(place.route, would);
+    let response = pass(inner, Request::from_parts(head, B::from(body)), request_id).await;
+    if let Some(run) = run {
+        run.ended(policy, response.status(), Instant::now());
+    }
+    Ok(response)
+}
+
 /// Something that runs under shadow mode; forgotten when nobody says how it ended.
-pub(super) struct ShadowRun<'s> {
+struct ShadowRun<'s> {
     shadow: &'s Shadow,
     key: Option<Key>,
 }
 
 impl<'s> ShadowRun<'s> {
     /// The run of a claim that was judged so.
-    pub(super) fn new(shadow: &'s Shadow, claim: &Claim) -> Self {
+    fn new(shadow: &'s Shadow, claim: &Claim) -> Self {
         Self { shadow, key: Some(claim.key.clone()) }
     }
 
     /// It was answered.
-    pub(super) fn ended(mut self, policy: &Policy, status: StatusCode, now: Instant) {
+    fn ended(mut self, policy: &Policy, status: StatusCode, now: Instant) {
         let kept_ms = match keep(status.as_u16()) {
             Keep::Success => policy.retain_ms,
             Keep::Error => policy.retain_errors_ms,
@@ -117,7 +179,6 @@ struct Remembered {
 impl Shadow {
     /// A memory of at most `keys_max` keys.
     pub(super) fn new(routes: &Routes, keys_max: usize) -> Self {
-        use super::policy::Mode;
         let mut counts: Vec<_> = routes
             .list()
             .map(|(endpoint, policy)| (endpoint, policy.mode == Mode::Shadow, BTreeMap::new()))
@@ -128,7 +189,7 @@ impl Shadow {
     }
 
     /// Judges a claim that would be made now.
-    pub(super) fn judge(&self, claim: &Claim, now: Instant) -> Would {
+    fn judge(&self, claim: &Claim, now: Instant) -> Would {
         let mut memory = self.lock();
         let found = memory.keys.get(&claim.key).copied();
         let known = found.filter(|known| known.until.is_none_or(|until| now < until));
@@ -161,7 +222,7 @@ impl Shadow {
     }
 
     /// Counts a verdict.
-    pub(super) fn count(&self, route: Option<usize>, would: Would) {
+    fn count(&self, route: Option<usize>, would: Would) {
         let mut memory = self.lock();
         let last = memory.counts.len() - 1;
         let (_, _, verdicts) = &mut memory.counts[route.unwrap_or(last).min(last)];

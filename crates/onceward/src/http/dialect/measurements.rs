@@ -30,7 +30,11 @@ impl Speak for Measurements {
             Code::AuthRequired => (401, "Unauthorized"),
             _ => (meaning.status, meaning.code),
         };
-        let body = json!({ "error": error, "message": refusal.detail });
+        let mut body = json!({ "error": error, "message": refusal.detail });
+        if let Some(pointers) = refusal.conflict.as_ref().and_then(|found| found.pointers.as_ref())
+        {
+            body["differs"] = json!(pointers);
+        }
         let mut response = respond(status, "application/json", refusal, &body);
         if let Some(seconds) = refusal.retry_after_s() {
             response.headers_mut().insert(X_RETRY_AFTER, HeaderValue::from(seconds));

@@ -1,0 +1,242 @@
+//! Rules between fields: what each kind of field can't know by itself.
+//!
+//! A rule names the field, the value and the bound. Bounds of policies are the HTTP layer's own,
+//! asked for here so that they are told with everything else that is wrong.
+
+use std::collections::HashSet;
+
+use onceward::http::{Route, names};
+use onceward_core::limits::{LimitError, MAX_PART_BYTES};
+
+use super::field::Span;
+use super::flags::Flags;
+use super::route::{Complete, RouteSection, ScopePart};
+use super::sections::{IdentitySection, Limits, Principal, Queue, Server, Source};
+use super::{Config, reading::Reading};
+use crate::identity::RESERVED_TENANT;
+use crate::open::StoreUrl;
+
+/// Longest time-out.
+const TIMEOUT_MAX: Span = Span::hours(24);
+/// Most that two clocks may differ by.
+const CLOCK_SKEW_MAX: Span = Span::seconds(300);
+/// Shortest pause between two sweeps.
+const SWEEP_MIN: Span = Span::seconds(1);
+
+/// Notes every rule that is broken.
+pub(super) fn check(config: &Config, flags: &Flags, reading: &mut Reading) {
+    server(&config.server, reading);
+    if let Err(failure) = StoreUrl::parse(&config.store.url) {
+        let message = failure.message.trim_start_matches("--store ").to_string();
+        reading.breaks("store.url", message);
+    }
+    if config.store.sweep_every < SWEEP_MIN {
+        reading.breaks("store.sweep_every", "at least \"1s\"");
+    }
+    identity(config, flags, reading);
+    limits(&config.limits, reading);
+    principals(&config.principals, reading);
+    flags.check_routes(config, reading);
+    let mut seen = HashSet::new();
+    for (at, section) in config.routes.iter().enumerate() {
+        let path = format!("route[{at}]");
+        route(section, &path, reading);
+        if !section.r#match.is_empty() && !seen.insert(&section.r#match) {
+            let message = format!("{} is there twice; the first one counts", section.told());
+            reading.breaks(&format!("{path}.match"), message);
+        }
+    }
+    queues(&config.queues, reading);
+}
+
+fn server(server: &Server, reading: &mut Reading) {
+    match (&server.tls_cert, &server.tls_key) {
+        (Some(_), None) => reading.breaks("server.tls_cert", "needs `tls_key` beside it"),
+        (None, Some(_)) => reading.breaks("server.tls_key", "needs `tls_cert` beside it"),
+        _ => {}
+    }
+    for (name, span) in [
+        ("header_timeout", server.header_timeout),
+        ("body_timeout", server.body_timeout),
+        ("write_timeout", server.write_timeout),
+        ("upstream_idle_timeout", server.upstream_idle_timeout),
+        ("connect_timeout", server.connect_timeout),
+        ("upstream_timeout", server.upstream_timeout),
+        ("drain_timeout", server.drain_timeout),
+    ] {
+        if span.0 == 0 || span > TIMEOUT_MAX {
+            reading.breaks(&format!("server.{name}"), "more than nothing and at most \"24h\"");
+        }
+    }
+}
+
+fn identity(config: &Config, flags: &Flags, reading: &mut Reading) {
+    let identity = &config.identity;
+    let missing = |name: &str, reading: &mut Reading| {
+        let source = super::field::Field::show(&identity.source).unwrap_or_default();
+        // A field that is there and can't be read was told already.
+        if !reading.is_wrong_at(&format!("identity.{name}")) {
+            let message = format!("is missing: `source = {source}` needs it");
+            reading.breaks(&format!("identity.{name}"), message);
+        }
+    };
+    match identity.source {
+        Source::Header => {
+            if identity.tenant_header.is_none() {
+                missing("tenant_header", reading);
+            }
+            if identity.caller_header.is_none() {
+                missing("caller_header", reading);
+            }
+        }
+        Source::Jwt => {
+            if identity.jwks_file.is_none() {
+                missing("jwks_file", reading);
+            }
+            if identity.issuer.is_none() {
+                missing("issuer", reading);
+            }
+        }
+        Source::Principals if config.principals.is_empty() => {
+            reading.breaks("identity.source", "\"principals\" needs at least one [[principal]]");
+        }
+        _ => {}
+    }
+    if identity.clock_skew > CLOCK_SKEW_MAX {
+        reading.breaks("identity.clock_skew", "at most \"5m\"");
+    }
+    headers(identity, reading);
+    // With the source from a flag, the rest of the section may be for another occasion.
+    if flags.identity.is_none() {
+        unused(identity, reading);
+    }
+}
+
+fn headers(identity: &IdentitySection, reading: &mut Reading) {
+    let taken = ["authorization", "host", "content-length", "content-type", "connection"];
+    let pairs =
+        [("tenant_header", &identity.tenant_header), ("caller_header", &identity.caller_header)];
+    for (name, header) in pairs {
+        let Some(header) = header else { continue };
+        let text = header.as_str();
+        let keys = [names::IDEMPOTENCY_KEY, names::X_IDEMPOTENCY_KEY, names::X_REQUEST_ID];
+        if taken.contains(&text) || keys.contains(header) || names::is_ours(text) {
+            let message = format!("`{text}` has a meaning of its own; name another header");
+            reading.breaks(&format!("identity.{name}"), message);
+        }
+    }
+    if identity.tenant_header.is_some() && identity.tenant_header == identity.caller_header {
+        reading.breaks("identity.caller_header", "is the tenant's header too; name another one");
+    }
+}
+
+/// A field that does nothing under this source was meant for another one: whoever wrote it relies
+/// on a check that never happens.
+fn unused(identity: &IdentitySection, reading: &mut Reading) {
+    let default = IdentitySection::default();
+    for (name, is_set, needed, word) in [
+        ("strict", identity.strict, Source::Authorization, "authorization"),
+        ("jwks_file", identity.jwks_file.is_some(), Source::Jwt, "jwt"),
+        ("issuer", identity.issuer.is_some(), Source::Jwt, "jwt"),
+        ("audience", !identity.audience.is_empty(), Source::Jwt, "jwt"),
+        ("tenant_claim", identity.tenant_claim != default.tenant_claim, Source::Jwt, "jwt"),
+        ("clock_skew", identity.clock_skew != default.clock_skew, Source::Jwt, "jwt"),
+    ] {
+        if is_set && identity.source != needed {
+            let message = format!("does nothing without `source = \"{word}\"`");
+            reading.breaks(&format!("identity.{name}"), message);
+        }
+    }
+}
+
+fn limits(limits: &Limits, reading: &mut Reading) {
+    for (name, value) in [
+        ("waiters_per_key", limits.waiters_per_key),
+        ("waiters", limits.waiters),
+        ("in_flight", limits.in_flight),
+        ("connections", limits.connections),
+        ("headers", limits.headers),
+        ("streams", limits.streams),
+        ("upstream_idle_connections", limits.upstream_idle_connections),
+        ("rate_limit_callers", limits.rate_limit_callers),
+        ("shadow_keys", limits.shadow_keys),
+    ] {
+        if value == 0 || value > 10_000_000 {
+            reading.breaks(&format!("limits.{name}"), format!("{value}: 1 to 10,000,000"));
+        }
+    }
+    let least = 1 << 10;
+    if limits.header_bytes.0 < least || limits.header_bytes.0 > 1 << 20 {
+        reading.breaks("limits.header_bytes", "\"1KiB\" to \"1MiB\"");
+    }
+}
+
+fn principals(principals: &[Principal], reading: &mut Reading) {
+    let mut seen = HashSet::new();
+    for (at, principal) in principals.iter().enumerate() {
+        let path = |name: &str| format!("principal[{at}].{name}");
+        let hash = principal.token_sha256.to_ascii_lowercase();
+        if hash.len() != 64 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            let message = "64 hexadecimal digits: printf %s TOKEN | sha256sum";
+            reading.breaks(&path("token_sha256"), message);
+        } else if !seen.insert(hash) {
+            reading.breaks(&path("token_sha256"), "another principal has this token");
+        }
+        for (name, text) in [("tenant", &principal.tenant), ("caller", &principal.caller)] {
+            if !(1..=MAX_PART_BYTES).contains(&text.len()) {
+                reading.breaks(&path(name), format!("1 to {MAX_PART_BYTES} bytes"));
+            }
+        }
+        if principal.tenant == RESERVED_TENANT {
+            reading.breaks(&path("tenant"), "is reserved; choose another");
+        }
+    }
+}
+
+fn route(route: &RouteSection, path: &str, reading: &mut Reading) {
+    if route.r#match.is_empty() {
+        if !reading.is_wrong_at(&format!("{path}.match")) {
+            let message = "is missing: write `match = \"POST /path/{parameter}\"`";
+            reading.breaks(&format!("{path}.match"), message);
+        }
+        return;
+    }
+    if !route.scope.contains(&ScopePart::Tenant) || !route.scope.contains(&ScopePart::Endpoint) {
+        let message = "\"tenant\" and \"endpoint\" can't be left out, only \"caller\" can";
+        reading.breaks(&format!("{path}.scope"), message);
+    }
+    if route.complete == Complete::Upstream {
+        let message = "this build completes requests at the gateway only; leave it out";
+        reading.breaks(&format!("{path}.complete"), message);
+    }
+    if let Err(error) = Route::new(&route.r#match, route.policy()) {
+        let field = error.field.trim_end_matches("_ms");
+        reading.breaks(&format!("{path}.{field}"), bound(&error));
+    }
+}
+
+fn queues(queues: &[Queue], reading: &mut Reading) {
+    let mut seen = HashSet::new();
+    for (at, queue) in queues.iter().enumerate() {
+        let path = |name: &str| format!("queue[{at}].{name}");
+        if !(1..=MAX_PART_BYTES).contains(&queue.name.len()) {
+            reading.breaks(&path("name"), format!("1 to {MAX_PART_BYTES} bytes"));
+        } else if !seen.insert(&queue.name) {
+            reading.breaks(&path("name"), "another queue has this name");
+        }
+        if queue.attempts == 0 {
+            reading.breaks(&path("attempts"), "at least 1");
+        }
+        if let Err(error) = queue.terms().validate() {
+            let field = match error.field {
+                "max_attempts" => "attempts",
+                other => other.trim_end_matches("_ms"),
+            };
+            reading.breaks(&path(field), bound(&error));
+        }
+    }
+}
+
+fn bound(error: &LimitError) -> String {
+    format!("{} is out of bounds: {}", error.value, error.bound)
+}

@@ -1,0 +1,338 @@
+//! Routes: what one allows, as the file says it, and the policy that the HTTP layer gets.
+//!
+//! Bounds and the rules between lengths of time are the policy's own; this file only translates.
+
+use http::HeaderName;
+use onceward::http::{BreakerPolicy, Dialect, IfMatch, MissingKey, Mode, Policy, RateLimit};
+use onceward_core::canonical::Arrays;
+use onceward_core::diff::default_mask;
+use onceward_core::fingerprint::{Body, FingerprintPolicy};
+use onceward_core::payload::KeepPayload;
+use onceward_core::record::OnAbandoned;
+
+use super::field::{
+    Field, Section, Size, Span, Url, expected, inline, quoted, section, show_inline, words,
+};
+use super::reading::{Reading, Value};
+use super::sections::REMEMBER_MAX;
+
+/// A dialect that a file can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DialectName {
+    /// RFC 9457 problems.
+    Standard,
+    /// The planning API's.
+    Planning,
+    /// The measurements API's.
+    Measurements,
+    /// The business API's.
+    Business,
+}
+
+words! { DialectName {
+    "standard" => DialectName::Standard,
+    "planning" => DialectName::Planning,
+    "measurements" => DialectName::Measurements,
+    "business" => DialectName::Business,
+} }
+
+words! { MissingKey {
+    "require" => MissingKey::Require,
+    "derive" => MissingKey::Derive,
+    "allow" => MissingKey::Allow,
+} }
+words! { OnAbandoned { "rerun" => OnAbandoned::Rerun, "hold" => OnAbandoned::Hold } }
+words! { IfMatch {
+    "off" => IfMatch::Off,
+    "allow" => IfMatch::Allow,
+    "require" => IfMatch::Require,
+} }
+words! { Mode { "enforce" => Mode::Enforce, "shadow" => Mode::Shadow, "off" => Mode::Off } }
+words! { KeepPayload {
+    "none" => KeepPayload::None,
+    "hashed" => KeepPayload::Hashed,
+    "full" => KeepPayload::Full,
+} }
+words! { Arrays { "ordered" => Arrays::Ordered, "unordered" => Arrays::Unordered } }
+words! { Body { "json" => Body::Json, "bytes" => Body::Bytes } }
+
+/// A part of what a key is unique in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ScopePart {
+    /// The organisation.
+    Tenant,
+    /// Who of it.
+    Caller,
+    /// Method, template and path values.
+    Endpoint,
+}
+
+words! { ScopePart {
+    "tenant" => ScopePart::Tenant,
+    "caller" => ScopePart::Caller,
+    "endpoint" => ScopePart::Endpoint,
+} }
+
+/// Who says that a request is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Complete {
+    /// The gateway, when the upstream has answered.
+    Gateway,
+    /// The upstream, in its own transaction.
+    Upstream,
+}
+
+words! { Complete { "gateway" => Complete::Gateway, "upstream" => Complete::Upstream } }
+
+section! {
+    /// What counts as the same payload.
+    Fingerprint {
+        /// Fields that don't count, at any depth.
+        ignore: Vec<String> = Vec::new();
+        /// Whether the order of array items counts.
+        arrays: Arrays = Arrays::Ordered;
+        /// Whether a body with a JSON media type is compared as JSON; others always as bytes.
+        body: Body = Body::Json;
+    }
+}
+
+const FINGERPRINT_FORM: &str =
+    "a table such as { ignore = [\"sent_at\"], arrays = \"ordered\", body = \"json\" }";
+
+impl Field for Fingerprint {
+    fn read(value: &Value<'_>, path: &str, reading: &mut Reading) -> Option<Self> {
+        inline(value, path, FINGERPRINT_FORM, reading)
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(show_inline(self))
+    }
+
+    fn form() -> String {
+        FINGERPRINT_FORM.into()
+    }
+}
+
+/// A rate limit, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rate(pub(crate) Option<RateLimit>);
+
+section! {
+    /// A rate limit.
+    RateTable {
+        /// Requests per second, minute or hour.
+        rate: String = String::new();
+        /// Requests at once.
+        burst: Option<u32> = None;
+    }
+}
+
+const RATE_FORM: &str =
+    "\"off\", a rate such as \"100/s\" or \"600/m\", or { rate = \"100/s\", burst = 200 }";
+
+fn rate(text: &str, burst: Option<u32>) -> Option<RateLimit> {
+    let (count, unit) = text.split_once('/')?;
+    let per_ms = match unit.trim() {
+        "s" => 1_000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    let count: u32 = count.trim().parse().ok()?;
+    RateLimit::new(count, per_ms, burst.unwrap_or(count)).ok()
+}
+
+impl Field for Rate {
+    fn read(value: &Value<'_>, path: &str, reading: &mut Reading) -> Option<Self> {
+        let limit = match value.get_ref().as_str() {
+            Some("off") => return Some(Self(None)),
+            Some(text) => rate(text, None),
+            None if value.get_ref().as_bool() == Some(false) => return Some(Self(None)),
+            None => {
+                let table: RateTable = inline(value, path, RATE_FORM, reading)?;
+                rate(&table.rate, table.burst)
+            }
+        };
+        if limit.is_none() {
+            expected(value, path, RATE_FORM, reading);
+        }
+        limit.map(|limit| Self(Some(limit)))
+    }
+
+    fn show(&self) -> Option<String> {
+        let Some(limit) = self.0 else { return Some("\"off\"".into()) };
+        let unit = match limit.per_ms() {
+            1_000 => "s",
+            60_000 => "m",
+            _ => "h",
+        };
+        Some(format!("{{ rate = \"{}/{unit}\", burst = {} }}", limit.count(), limit.burst()))
+    }
+
+    fn form() -> String {
+        RATE_FORM.into()
+    }
+}
+
+/// A breaker, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Breaker(pub(crate) Option<BreakerPolicy>);
+
+section! {
+    /// A circuit breaker.
+    BreakerTable {
+        /// Failures in a row that open it.
+        failures: u32 = BreakerPolicy::default().failures;
+        /// How long it stays open before it lets a trial pass.
+        open: Span = Span(BreakerPolicy::default().open_ms);
+        /// Trials that have to succeed before it closes.
+        trials: u32 = BreakerPolicy::default().trials;
+    }
+}
+
+const BREAKER_FORM: &str = "\"off\", \"on\", or { failures = 5, open = \"10s\", trials = 1 }";
+
+impl Field for Breaker {
+    fn read(value: &Value<'_>, path: &str, reading: &mut Reading) -> Option<Self> {
+        let on = match (value.get_ref().as_str(), value.get_ref().as_bool()) {
+            (Some("off"), _) | (_, Some(false)) => return Some(Self(None)),
+            (Some("on"), _) | (_, Some(true)) => BreakerTable::default(),
+            _ => inline(value, path, BREAKER_FORM, reading)?,
+        };
+        let BreakerTable { failures, open, trials } = on;
+        let policy = BreakerPolicy { failures, open_ms: open.0, trials };
+        match policy.validate() {
+            Ok(()) => Some(Self(Some(policy))),
+            Err(error) => {
+                reading.wrong(value.span().start, path, error.to_string());
+                None
+            }
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        let Some(policy) = self.0 else { return Some("\"off\"".into()) };
+        let BreakerPolicy { failures, open_ms, trials } = policy;
+        Some(show_inline(&BreakerTable { failures, open: Span(open_ms), trials }))
+    }
+
+    fn form() -> String {
+        BREAKER_FORM.into()
+    }
+}
+
+section! {
+    /// A route that is protected. With routes written, a path that matches none passes
+    /// unprotected; without any, every POST, PUT, PATCH and DELETE is a route with these defaults
+    /// and `missing_key = "allow"`. The first route that matches a request counts.
+    RouteSection {
+        /// Method and path; a segment in braces matches any value, which belongs to the key.
+        r#match: String = String::new(), like "\"POST /v1/projects/{project_id}/missions\"";
+        /// Where its requests go. Default: the upstream of `[server]`.
+        upstream: Option<Url> = None, like "\"http://127.0.0.1:8080\"";
+        /// How verdicts are said.
+        dialect: DialectName = DialectName::Standard;
+        /// A request without a key is refused (require), gets one from its payload (derive) or is
+        /// processed without protection (allow).
+        missing_key: MissingKey = MissingKey::Require;
+        /// What a key is unique in. Only `caller` may be left out: then all callers of a tenant
+        /// share their keys.
+        scope: Vec<ScopePart> = vec![ScopePart::Tenant, ScopePart::Caller, ScopePart::Endpoint];
+        /// What counts as the same payload.
+        fingerprint: Fingerprint = Fingerprint::default();
+        /// How long the outcome of a success is kept: longer than all retries of a client take
+        /// (attempts × back-off + lease + wait).
+        retain: Span = Span::hours(24);
+        /// How long a final error is kept. Default: 4h, or `retain` where that is shorter.
+        retain_errors: Option<Span> = None, like "\"4h\"";
+        /// How long an expired key is still known. Default: as `retain`, at most 7d.
+        remember: Option<Span> = None, like "\"24h\"";
+        /// How long a duplicate waits for the answer to a running request; at most 1m.
+        wait: Span = Span::seconds(2);
+        /// How long a claim holds without renewal; it is renewed before half of it has passed.
+        lease: Span = Span::seconds(30);
+        /// What a retry does when nobody knows how the first attempt ended: run again with a
+        /// higher fence (rerun), or be refused until someone resolves it (hold).
+        on_abandoned: OnAbandoned = OnAbandoned::Rerun;
+        /// Whether If-Match is ignored (off), passed on (allow) or has to be there (require).
+        if_match: IfMatch = IfMatch::Allow;
+        /// The largest request body; at most 64MiB.
+        max_request_bytes: Size = Size(8 << 20);
+        /// The largest response body that is stored; a larger one is passed on once. At most
+        /// 1536KiB.
+        max_stored_bytes: Size = Size(1 << 20);
+        /// Response headers that are stored beside content-type, -encoding, -language,
+        /// -disposition, -location, etag, last-modified, location, link and x-correlation-id.
+        store_headers: Vec<HeaderName> = Vec::new();
+        /// Who says that a request is done: the gateway when the upstream has answered, or the
+        /// upstream itself.
+        complete: Complete = Complete::Gateway;
+        /// A URL that is asked before a claim and before a replay, with the method, the path and
+        /// the headers of the request. Any answer but 2xx is passed on and nothing is stored.
+        /// Without it a replay is as safe as the credential that identified the caller.
+        authorize: Option<Url> = None, like "\"http://127.0.0.1:9000/may\"";
+        /// How often a caller may ask, counted per tenant and caller; more is 429.
+        rate_limit: Rate = Rate(None);
+        /// Whether failures in a row stop requests for a while with 503; replays go on.
+        breaker: Breaker = Breaker(None);
+        /// Protect (enforce), only report what would have been done (shadow), or neither (off).
+        mode: Mode = Mode::Enforce;
+        /// What is kept of a payload, to explain a mismatch with: nothing, a keyed hash per value,
+        /// or all of it. Default: hashed; in the business and measurements dialects full.
+        keep_payload: Option<KeepPayload> = None, like "\"hashed\"";
+        /// Fields whose values are never shown, at any depth.
+        mask: Vec<String> = default_mask();
+    }
+}
+
+impl RouteSection {
+    /// The policy that the HTTP layer gets; who is asked for permission is added by the server.
+    pub(crate) fn policy(&self) -> Policy {
+        let dialect = match self.dialect {
+            DialectName::Standard => Dialect::Standard,
+            DialectName::Planning => Dialect::Planning,
+            DialectName::Measurements => Dialect::Measurements,
+            DialectName::Business => Dialect::Business,
+        };
+        let explains = matches!(self.dialect, DialectName::Business | DialectName::Measurements);
+        let kept = if explains { KeepPayload::Full } else { KeepPayload::Hashed };
+        let Fingerprint { ignore, arrays, body } = self.fingerprint.clone();
+        Policy {
+            dialect,
+            mode: self.mode,
+            missing_key: self.missing_key,
+            per_caller: self.scope.contains(&ScopePart::Caller),
+            fingerprint: FingerprintPolicy { ignore, arrays, body },
+            retain_ms: self.retain.0,
+            retain_errors_ms: self.retain_errors.unwrap_or(Span::hours(4).min(self.retain)).0,
+            remember_ms: Some(self.remember.unwrap_or(self.retain.min(REMEMBER_MAX)).0),
+            wait_ms: self.wait.0,
+            lease_ms: self.lease.0,
+            on_abandoned: self.on_abandoned,
+            if_match: self.if_match,
+            max_request_bytes: self.max_request_bytes.0,
+            max_stored_bytes: self.max_stored_bytes.0,
+            store_headers: self.store_headers.clone(),
+            keep_payload: self.keep_payload.unwrap_or(kept),
+            mask: self.mask.clone(),
+            rate_limit: self.rate_limit.0,
+            breaker: self.breaker.0,
+            authorize: None,
+            ..Policy::default()
+        }
+    }
+
+    /// How messages name it.
+    pub(crate) fn told(&self) -> String {
+        quoted(&self.r#match)
+    }
+}
+
+/// The fields of inline tables, for the reference.
+pub(super) fn inline_tables() -> Vec<(&'static str, Vec<super::field::Described>)> {
+    vec![
+        ("fingerprint", Fingerprint::default().fields()),
+        ("rate_limit", RateTable::default().fields()),
+        ("breaker", BreakerTable::default().fields()),
+    ]
+}

@@ -1,0 +1,238 @@
+//! The sections of the file, each field with its words, its kind and its default.
+//!
+//! The reference, the example, the reader and the output of `config check` all come from here.
+//! Rules between fields are in `check.rs`; routes have a file of their own.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use http::HeaderName;
+use onceward_core::record::{OnAbandoned, OnDead, Terms};
+
+use super::field::{Size, Span, Url, section, words};
+
+const fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}
+
+section! {
+    /// Where the server listens, and how long it waits for others. Paths are taken from the
+    /// current folder.
+    Server {
+        /// Where clients connect. Port 0 takes a free one.
+        listen: SocketAddr = loopback(7600);
+        /// Where operators connect: control API, health, metrics.
+        admin: SocketAddr = loopback(7601);
+        /// The HTTP API that requests go to, for every route that names no other.
+        upstream: Option<Url> = None, like "\"http://127.0.0.1:8080\"";
+        /// A file that is written once everything accepts connections.
+        ready_file: Option<PathBuf> = None, like "\"onceward.ready\"";
+        /// The certificate chain (PEM) for clients. With it and `tls_key` they speak TLS.
+        tls_cert: Option<PathBuf> = None, like "\"server.pem\"";
+        /// The private key (PEM) of the certificate.
+        tls_key: Option<PathBuf> = None, like "\"server.key\"";
+        /// How long the head of a request may take to come.
+        header_timeout: Span = Span::seconds(30);
+        /// How long the body of a request may be waited for beyond what its bytes earn.
+        body_timeout: Span = Span::seconds(30);
+        /// How long a client may take no byte of an answer.
+        write_timeout: Span = Span::seconds(30);
+        /// How long connecting to an upstream may take.
+        connect_timeout: Span = Span::seconds(5);
+        /// How long an upstream may say nothing.
+        upstream_timeout: Span = Span::seconds(60);
+        /// How long a connection to an upstream is kept while idle; less than the upstream keeps it.
+        upstream_idle_timeout: Span = Span::seconds(4);
+        /// How long what runs may take to end after the signal to stop.
+        drain_timeout: Span = Span::seconds(25);
+        /// Whether `/metrics` needs no token.
+        open_metrics: bool = false;
+    }
+}
+
+/// What survives a power loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// Everything that was acknowledged.
+    Full,
+    /// All but the last moments.
+    WalNormal,
+}
+
+words! { Durability { "full" => Durability::Full, "wal-normal" => Durability::WalNormal } }
+
+section! {
+    /// Where keys, outcomes and the audit are kept.
+    Store {
+        /// `sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`.
+        url: String = "sqlite:onceward.db".into();
+        /// What survives a power loss: everything that was acknowledged (full), or all but the
+        /// last moments before it (wal-normal), which health and log show.
+        durability: Durability = Durability::Full;
+        /// How often outcomes past their retention and keys past their remembrance are dropped.
+        sweep_every: Span = Span::hours(1);
+    }
+}
+
+section! {
+    /// Outcomes that are done, kept in memory so that a replay needs no look at the store.
+    Cache {
+        /// How much memory they may take; 0 switches the cache off.
+        max_bytes: Size = Size(64 << 20);
+    }
+}
+
+/// Where identity comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A keyed hash of the `Authorization` header.
+    Authorization,
+    /// Two headers that a trusted proxy sets.
+    Header,
+    /// A signed token.
+    Jwt,
+    /// The file's own tokens.
+    Principals,
+    /// One caller for everything.
+    Single,
+}
+
+words! { Source {
+    "authorization" => Source::Authorization,
+    "header" => Source::Header,
+    "jwt" => Source::Jwt,
+    "principals" => Source::Principals,
+    "single" => Source::Single,
+} }
+
+section! {
+    /// Who asks: every claim has a tenant and a caller. Requests that claim nothing (GET, HEAD,
+    /// OPTIONS, paths without a route, no key under `missing_key = "allow"`) need no identity.
+    IdentitySection {
+        /// authorization: tenant and caller are a keyed hash of the Authorization header, for
+        /// static credentials. header: two headers that a trusted proxy sets. jwt: a bearer token,
+        /// verified with the keys in `jwks_file`. principals: the tokens of `[[principal]]`.
+        /// single: one caller for everything, for development.
+        source: Source = Source::Authorization;
+        /// With source authorization: whether a JWT there is refused. A refreshed token would be a
+        /// new caller, and its retries would run again; without this it is only warned of.
+        strict: bool = false;
+        /// The header that names the tenant. With source header it is read (and has to be set
+        /// here); with any other, what a client sends in it is replaced by what was identified.
+        tenant_header: Option<HeaderName> = None, like "\"x-tenant-id\"";
+        /// The header that names the caller; read or replaced in the same way.
+        caller_header: Option<HeaderName> = None, like "\"x-caller-id\"";
+        /// With source jwt: the file with the public keys (JWKS). It is read again when it changes.
+        jwks_file: Option<PathBuf> = None, like "\"jwks.json\"";
+        /// With source jwt: the issuer that a token has to name.
+        issuer: Option<String> = None, like "\"https://login.example\"";
+        /// With source jwt: audiences, one of which a token has to name. Without any, a token that
+        /// names an audience is meant for somebody else and is refused.
+        audience: Vec<String> = Vec::new();
+        /// With source jwt: the claim that names the tenant.
+        tenant_claim: String = "tenant".into();
+        /// With source jwt: by how much the issuer's clock and ours may differ; at most 5m.
+        clock_skew: Span = Span::seconds(60);
+        /// A file with the secret (32 bytes or more) behind the keyed hashes, the same for all
+        /// processes on one store. Without it one is made at the first start and kept in the store.
+        secret_file: Option<PathBuf> = None, like "\"onceward.secret\"";
+    }
+}
+
+section! {
+    /// Bounds of the process. What is over them is refused, never queued without end.
+    Limits {
+        /// Requests that wait for the answer to one key.
+        waiters_per_key: u32 = 1_000;
+        /// Requests that wait for the answer to any key.
+        waiters: u32 = 100_000;
+        /// Protected requests at once, those that wait included; more get 503 `overload.shed`,
+        /// replays excepted.
+        in_flight: u32 = 100_000;
+        /// Connections at a time; more wait in the kernel.
+        connections: u32 = 16_384;
+        /// The head of a request.
+        header_bytes: Size = Size(64 << 10);
+        /// Headers of a request.
+        headers: u32 = 128;
+        /// Requests at a time on one HTTP/2 connection.
+        streams: u32 = 128;
+        /// Connections to an upstream that are kept while idle.
+        upstream_idle_connections: u32 = 256;
+        /// Callers that a rate limit remembers. Beyond it, new callers share one allowance.
+        rate_limit_callers: u32 = 100_000;
+        /// Keys that shadow mode remembers.
+        shadow_keys: u32 = 100_000;
+    }
+}
+
+/// How entries about replays are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AuditReplays {
+    /// Through a bounded buffer, durable within a second.
+    Buffered,
+    /// Before the replay is sent.
+    Sync,
+}
+
+words! { AuditReplays { "buffered" => AuditReplays::Buffered, "sync" => AuditReplays::Sync } }
+
+section! {
+    /// What is written about requests.
+    Audit {
+        /// Entries about replays: through a bounded buffer and durable within a second (buffered),
+        /// or before the replay is sent (sync).
+        replays: AuditReplays = AuditReplays::Buffered;
+    }
+}
+
+section! {
+    /// A token of the file's own, for `source = "principals"`. Only its hash is written here:
+    /// `printf %s TOKEN | sha256sum`.
+    Principal {
+        /// The SHA-256 of the token, in 64 hexadecimal digits.
+        token_sha256: String = String::new(),
+            like "\"2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\"";
+        /// The tenant that it stands for.
+        tenant: String = String::new(), like "\"acme\"";
+        /// The caller that it stands for.
+        caller: String = String::new(), like "\"alice\"";
+    }
+}
+
+words! { OnDead { "skip" => OnDead::Skip, "block" => OnDead::Block } }
+
+section! {
+    /// What a queue of jobs allows. A queue that is not written has these defaults.
+    Queue {
+        /// Its name.
+        name: String = String::new(), like "\"mail\"";
+        /// How long a worker holds a job without renewal.
+        lease: Span = Span::seconds(30);
+        /// Attempts before a job is dead, 1 to 1,000.
+        attempts: u32 = 5;
+        /// How long an outcome is kept.
+        retain: Span = Span::hours(24);
+        /// How long an expired key is still known. Default: as `retain`, at most 7d.
+        remember: Option<Span> = None, like "\"24h\"";
+        /// What the jobs behind a dead one of the same subject do: go on (skip) or wait (block).
+        on_dead: OnDead = OnDead::Skip;
+    }
+}
+
+/// Longest time that an expired key is remembered unless a field says more.
+pub(super) const REMEMBER_MAX: Span = Span::hours(7 * 24);
+
+impl Queue {
+    /// What a job of this queue carries.
+    pub(crate) fn terms(&self) -> Terms {
+        Terms {
+            lease_ms: self.lease.0,
+            on_abandoned: OnAbandoned::Rerun,
+            retain_ms: self.retain.0,
+            remember_ms: self.remember.unwrap_or(self.retain.min(REMEMBER_MAX)).0,
+            max_attempts: self.attempts,
+            on_dead: self.on_dead,
+        }
+    }
+}

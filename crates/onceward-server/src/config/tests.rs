@@ -1,0 +1,263 @@
+//! Files, good and bad, and what is said about them.
+
+use super::*;
+use crate::config::field::{Size, Span};
+use crate::config::reference;
+use crate::config::sections::Source;
+use onceward::http::{IfMatch, Mode, RateLimit};
+use onceward_core::canonical::Arrays;
+use onceward_core::payload::KeepPayload;
+use onceward_core::record::OnAbandoned;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(text, "o.toml", &Flags::default()).map_err(|problems| problems.to_string())
+}
+
+/// Every problem that a file has, line by line, and no other.
+#[track_caller]
+fn wrong(text: &str, expected: &[&str]) {
+    let found = parse(text).expect_err(text);
+    let found: Vec<_> = found.lines().collect();
+    assert_eq!(found.len(), expected.len(), "{text}\n{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.contains(expected), "{text}\n{found}\nhas no {expected:?}");
+    }
+}
+
+#[test]
+fn without_a_file_everything_has_its_default() {
+    let config = parse("").unwrap();
+    assert_eq!(config, Config::default());
+    assert_eq!(config.server.listen.to_string(), "127.0.0.1:7600");
+    assert_eq!(config.server.admin.to_string(), "127.0.0.1:7601");
+    assert_eq!(config.store.url, "sqlite:onceward.db");
+    assert_eq!(config.identity.source, Source::Authorization);
+    assert_eq!(config.engine_options().waiters_per_key_max, 1_000);
+    assert_eq!(config.engine_options().waiters_max, 100_000);
+    let unwritten = config.unwritten.policy();
+    let expected = Policy { remember_ms: Some(86_400_000), ..Policy::unwritten() };
+    assert_eq!(format!("{unwritten:?}"), format!("{expected:?}"));
+}
+
+#[test]
+fn a_route_has_the_defaults_of_the_wire() {
+    let config = parse("[[route]]\nmatch = \"POST /x/{id}\"").unwrap();
+    let policy = config.routes[0].policy();
+    let expected = Policy { remember_ms: Some(86_400_000), ..Policy::default() };
+    assert_eq!(format!("{policy:?}"), format!("{expected:?}"));
+    assert_eq!((policy.retain_ms, policy.retain_errors_ms), (86_400_000, 14_400_000));
+    assert_eq!((policy.wait_ms, policy.lease_ms), (2_000, 30_000));
+    assert_eq!((policy.max_request_bytes, policy.max_stored_bytes), (8 << 20, 1 << 20));
+}
+
+#[test]
+fn every_field_of_a_route_reaches_its_policy() {
+    let text = r#"
+        [server]
+        upstream = "http://127.0.0.1:1"
+        [[route]]
+        match = "PUT /v1/things/{id}"
+        upstream = "https://other.example/base"
+        dialect = "business"
+        missing_key = "derive"
+        scope = ["endpoint", "tenant"]
+        fingerprint = { ignore = ["sent_at"], arrays = "unordered", body = "json" }
+        retain = "30m"
+        remember = "1h"
+        wait = "500ms"
+        lease = "10s"
+        on_abandoned = "hold"
+        if_match = "require"
+        max_request_bytes = 1000
+        max_stored_bytes = "2KiB"
+        store_headers = ["X-Total"]
+        complete = "gateway"
+        authorize = "http://127.0.0.1:9/may"
+        rate_limit = { rate = "100/s", burst = 200 }
+        breaker = { failures = 3, open = "5s", trials = 2 }
+        mode = "shadow"
+        mask = ["pin"]
+        [[route]]
+        match = "POST /v1/things"
+        rate_limit = "60/m"
+        breaker = "on"
+        keep_payload = "none"
+    "#;
+    let config = parse(text).unwrap();
+    let policy = config.routes[0].policy();
+    assert_eq!(format!("{:?}", policy.dialect), "business");
+    assert!(!policy.per_caller);
+    assert_eq!(policy.fingerprint.arrays, Arrays::Unordered);
+    assert_eq!(policy.fingerprint.ignore, ["sent_at"]);
+    assert_eq!(policy.retain_errors_ms, 1_800_000, "no longer than a success");
+    assert_eq!(
+        (policy.remember_ms, policy.wait_ms, policy.lease_ms),
+        (Some(3_600_000), 500, 10_000)
+    );
+    assert_eq!((policy.on_abandoned, policy.if_match), (OnAbandoned::Hold, IfMatch::Require));
+    assert_eq!((policy.max_request_bytes, policy.max_stored_bytes), (1_000, 2_048));
+    assert_eq!(policy.store_headers[0].as_str(), "x-total");
+    assert_eq!(policy.rate_limit, RateLimit::new(100, 1_000, 200).ok());
+    let breaker = policy.breaker.unwrap();
+    assert_eq!((breaker.failures, breaker.open_ms, breaker.trials), (3, 5_000, 2));
+    assert_eq!((policy.mode, policy.keep_payload), (Mode::Shadow, KeepPayload::Full));
+    assert_eq!(policy.mask, ["pin"]);
+    let second = config.routes[1].policy();
+    assert_eq!(second.rate_limit, RateLimit::new(60, 60_000, 60).ok());
+    assert_eq!(second.breaker, Some(Default::default()));
+    assert_eq!(second.keep_payload, KeepPayload::None);
+    let upstreams: Vec<_> =
+        config.upstreams().into_iter().map(|url| url.unwrap().0.to_string()).collect();
+    assert_eq!(upstreams, ["https://other.example/base", "http://127.0.0.1:1/"]);
+    let mut asked = Vec::new();
+    let asked_cell = std::cell::RefCell::new(&mut asked);
+    let routes = config
+        .http_routes(|url, _| {
+            asked_cell.borrow_mut().push(url.0.to_string());
+            Authorize::new(|_, _| Box::pin(async { Ok(()) }))
+        })
+        .unwrap();
+    assert!(routes.list().next().unwrap().1.authorize.is_some());
+    assert_eq!(asked, ["http://127.0.0.1:9/may"]);
+    // What it comes to says the same again.
+    assert_eq!(parse(&reference::effective(&config)).unwrap(), config);
+}
+
+#[test]
+fn what_is_wrong_is_told_at_once_with_line_path_and_suggestion() {
+    let text = "[server]\nlisten = \"7600\"\n[[route]]\nmatch = \"POST /x\"\nretian = \"24h\"\n\
+                lease = 30\n[[route]]\nmatch = \"GET /x\"\n[identiy]\n";
+    wrong(
+        text,
+        &[
+            "o.toml:2: server.listen: \"7600\" is not an address",
+            "o.toml:5: route[0].retian: unknown field; did you mean `retain`?",
+            "o.toml:6: route[0].lease: 30 is not a length of time such as",
+            "o.toml:8: route[1].match: \"GET /x\" is out of bounds: POST, PUT, PATCH or DELETE",
+            "o.toml:9: identiy: unknown field; did you mean `identity`?",
+        ],
+    );
+}
+
+#[test]
+fn bad_files_say_what_would_be_right() {
+    let route = |line: &str| format!("[[route]]\nmatch = \"POST /x\"\n{line}\n");
+    for (text, expected) in [
+        ("[server]\nlisten = ".into(), "o.toml:2"),
+        ("server = 1".into(), "o.toml:1: server: is a section: write [server]"),
+        ("route = 1".into(), "route: there may be up to 10000, each begun with [[route]]"),
+        ("retain = \"24h\"".into(), "`retain` belongs into [[route]]"),
+        ("[limits]\nlisten = \"127.0.0.1:1\"".into(), "`listen` belongs into [server]"),
+        ("[cache]\nurl = \"redis://h\"".into(), "cache.url: unknown field"),
+        ("[server]\ntls_cert = \"a.pem\"".into(), "o.toml:2: server.tls_cert: needs `tls_key`"),
+        ("[server]\nupstream = \"ftp://h\"".into(), "http:// or https://"),
+        ("[server]\nupstream_timeout = \"0s\"".into(), "more than nothing and at most \"24h\""),
+        ("[store]\nurl = \"redis://u:hunter2@h\"".into(), "store.url: redis: this build"),
+        ("[store]\ndurability = \"ful\"".into(), "did you mean \"full\"?"),
+        ("[identity]\nsource = \"jtw\"".into(), "did you mean \"jwt\"?"),
+        ("[identity]\nsource = \"principals\"".into(), "needs at least one [[principal]]"),
+        ("[identity]\njwks_file = \"k\"".into(), "does nothing without `source = \"jwt\"`"),
+        ("[identity]\ntenant_header = \"host\"".into(), "a meaning of its own"),
+        ("[identity]\ntenant_header = \"a b\"".into(), "is not the name of an HTTP header"),
+        ("[limits]\nwaiters = 0".into(), "limits.waiters: 0: 1 to 10,000,000"),
+        ("[[principal]]\ntoken_sha256 = \"x\"\ntenant = \"a\"\ncaller = \"b\"".into(), "sha256sum"),
+        ("[[queue]]\nlease = \"1m\"".into(), "queue[0].name: 1 to 512 bytes"),
+        ("[[queue]]\nname = \"a\"\nattempts = 1001".into(), "queue[0].attempts: 1001"),
+        ("[[route]]\nretain = \"24h\"".into(), "route[0].match: is missing"),
+        (route("retain = \"20s\""), "o.toml:3: route[0].retain: 20000 is out of bounds: at least"),
+        (route("retain_errors = \"25h\""), "route[0].retain_errors"),
+        (route("lease = \"10ms\""), "route[0].lease: 10 is out of bounds"),
+        (route("wait = \"2m\""), "route[0].wait: 120000"),
+        (route("max_stored_bytes = \"2MiB\""), "route[0].max_stored_bytes: 2097152"),
+        (route("scope = [\"tenant\"]"), "can't be left out, only \"caller\" can"),
+        (route("scope = [\"tennant\"]"), "route[0].scope[0]: \"tennant\" is not known; did you"),
+        (route("complete = \"upstream\""), "at the gateway only"),
+        (route("rate_limit = \"fast\""), "a rate such as \"100/s\""),
+        (route("rate_limit = { rate = \"1/s\", brust = 2 }"), "did you mean `burst`?"),
+        (route("breaker = { failures = 0 }"), "failures is 0"),
+        (route("fingerprint = { array = \"ordered\" }"), "did you mean `arrays`?"),
+        (route("mode = \"shadows\""), "did you mean \"shadow\"?"),
+        (route("store_headers = \"x\""), "is not a list"),
+        (format!("{}{}", route(""), route("")), "is there twice"),
+    ] {
+        wrong(&text, &[expected]);
+        assert!(!parse(&text).unwrap_err().contains("hunter2"));
+    }
+    wrong(
+        "[identity]\nsource = \"header\"",
+        &["identity.tenant_header: is missing", "identity.caller_header: is missing"],
+    );
+}
+
+#[test]
+fn flags_win_over_the_file_and_are_named_when_they_are_wrong() {
+    let text = "[server]\nlisten = \"127.0.0.1:1\"\n[store]\nurl = \"memory:\"\n\
+                [identity]\nsource = \"jwt\"\njwks_file = \"k\"\nissuer = \"i\"\n";
+    let some = |text: &str| Some(text.to_string());
+    let flags = Flags {
+        listen: some("127.0.0.1:2"),
+        store: some("sqlite:other.db"),
+        identity: some("single"),
+        max_connections: some("7"),
+        lease: some("5s"),
+        max_request_bytes: some("100"),
+        ..Flags::default()
+    };
+    let config = Config::parse(text, "o.toml", &flags).unwrap();
+    assert_eq!(config.server.listen.port(), 2);
+    assert_eq!(config.store.url, "sqlite:other.db");
+    assert_eq!(config.identity.source, Source::Single);
+    assert_eq!(config.limits.connections, 7);
+    assert_eq!(
+        (config.unwritten.lease, config.unwritten.max_request_bytes),
+        (Span(5_000), Size(100))
+    );
+    let flags = Flags { listen: some("x"), wait: some("2"), ..Flags::default() };
+    let problems = Config::parse("", "o.toml", &flags).unwrap_err().to_string();
+    assert!(problems.contains("--listen: \"x\" is not an address"), "{problems}");
+    assert!(problems.contains("--wait: \"2\" is not a length of time"), "{problems}");
+    let flags = Flags { lease: some("5s"), ..Flags::default() };
+    let routes = "[[route]]\nmatch = \"POST /x\"";
+    let problems = Config::parse(routes, "o.toml", &flags).unwrap_err().to_string();
+    assert!(problems.contains("--lease: the file has routes of its own"), "{problems}");
+}
+
+#[test]
+fn the_example_is_the_defaults() {
+    let example = reference::example();
+    assert_eq!(parse(&example).unwrap(), Config::default());
+    // With every `#` before a field or a table taken away it is still a file that fits.
+    let whole: Vec<&str> = example
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(field) if !field.starts_with(' ') => field,
+            _ => line,
+        })
+        .collect();
+    let whole = whole.join("\n").replace("source = \"authorization\"", "source = \"jwt\"");
+    let whole = whole.replace("strict = false\n", "");
+    let config = parse(&whole).unwrap();
+    assert_eq!((config.routes.len(), config.queues.len(), config.principals.len()), (1, 1, 1));
+    let route = &config.routes[0];
+    let default = RouteSection {
+        r#match: route.r#match.clone(),
+        upstream: route.upstream.clone(),
+        authorize: route.authorize.clone(),
+        retain_errors: Some(Span::hours(4)),
+        remember: Some(Span::hours(24)),
+        keep_payload: Some(KeepPayload::Hashed),
+        ..RouteSection::default()
+    };
+    assert_eq!(*route, default);
+}
+
+#[test]
+fn the_reference_page_is_in_step() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+    let there = std::fs::read_to_string(path).unwrap_or_default();
+    if std::env::var_os("ONCEWARD_TEST_WRITE").is_some() {
+        std::fs::write(path, reference::page()).unwrap();
+    } else if there != reference::page() {
+        panic!("docs/configuration.md is stale: run this test with ONCEWARD_TEST_WRITE=1");
+    }
+}

@@ -1,0 +1,82 @@
+//! What is counted and logged of a request: how it ended, how long it took, never what it carried.
+//!
+//! The layer says of every protected request what came of it ([`Served`]); a request that it only
+//! passed on is counted under one name and not logged.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::{HeaderMap, Response};
+use onceward::http::{Served, names};
+
+use crate::logs::{Access, access};
+use crate::metrics::{Answered, Endpoint, InFlight, Metrics};
+
+/// Counts and logs requests.
+pub(super) struct Watch {
+    metrics: Arc<Metrics>,
+    passed: Endpoint,
+}
+
+/// A request under way.
+pub(super) struct Seen {
+    metrics: Arc<Metrics>,
+    passed: Endpoint,
+    started: Instant,
+    correlation_id: Option<String>,
+    _in_flight: InFlight,
+}
+
+impl Watch {
+    /// Over these metrics.
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+        let passed = metrics.endpoint("unprotected");
+        Self { metrics, passed }
+    }
+
+    /// A request begins.
+    pub(super) fn begin(&self, headers: &HeaderMap) -> Seen {
+        let id = headers.get(names::X_CORRELATION_ID).and_then(|id| id.to_str().ok());
+        Seen {
+            metrics: self.metrics.clone(),
+            passed: self.passed.clone(),
+            started: Instant::now(),
+            correlation_id: id.map(str::to_string),
+            _in_flight: self.metrics.started(),
+        }
+    }
+}
+
+impl Seen {
+    /// Its answer is about to be sent.
+    pub(super) fn answered<B>(self, response: &Response<B>) {
+        let (status, took) = (response.status().as_u16(), self.started.elapsed());
+        let Some(served) = response.extensions().get::<Served>() else {
+            let answered = Answered { verdict: "none", status, took };
+            return self.metrics.answered(&self.passed, answered);
+        };
+        let endpoint = self.metrics.endpoint(&served.endpoint);
+        let verdict = served.verdict;
+        self.metrics.answered(&endpoint, Answered { verdict, status, took });
+        match verdict {
+            "rate.limited" => self.metrics.rate_limited(&endpoint),
+            "store.unavailable" => self.metrics.store_failed("store.unavailable"),
+            _ => {}
+        }
+        if let Some(tenant) = &served.tenant {
+            self.metrics.of_tenant(tenant, verdict);
+        }
+        let request_id = response.headers().get(names::X_REQUEST_ID);
+        access(&Access {
+            tenant: served.tenant.as_deref(),
+            key_hash: served.key_hash.as_deref(),
+            endpoint: &served.endpoint,
+            status,
+            replayed: verdict == "replay",
+            verdict,
+            request_id: request_id.and_then(|id| id.to_str().ok()).unwrap_or_default(),
+            correlation_id: self.correlation_id.as_deref(),
+            took,
+        });
+    }
+}

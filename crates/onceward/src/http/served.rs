@@ -1,0 +1,44 @@
+//! What came of a protected request, for whoever counts and logs: found in the answer's extensions.
+
+use http::Response;
+use onceward_core::key::Key;
+
+/// Characters of a key's hash that are told: enough to find it, too few to guess it.
+const HASH_CHARS: usize = 16;
+
+/// What came of a protected request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Served {
+    /// Method and template of the route.
+    pub endpoint: String,
+    /// Whose it was, once that was known.
+    pub tenant: Option<String>,
+    /// A truncated hash of the key, once there was one; never the key.
+    pub key_hash: Option<String>,
+    /// `run`, `replay`, `none` where no key was involved, or the code of the refusal.
+    pub verdict: &'static str,
+}
+
+/// Marks an answer that was given before.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Again;
+
+impl Served {
+    pub(super) fn at(endpoint: &str) -> Self {
+        Self { endpoint: endpoint.into(), tenant: None, key_hash: None, verdict: "none" }
+    }
+
+    pub(super) fn claims(&mut self, key: &Key) {
+        let mut hash = key.hash_hex();
+        hash.truncate(HASH_CHARS);
+        self.key_hash = Some(hash);
+    }
+
+    pub(super) fn ended<B>(&mut self, response: &Response<B>) {
+        self.verdict = match (response.extensions().get::<Again>(), &self.key_hash) {
+            (Some(_), _) => "replay",
+            (None, Some(_)) => "run",
+            (None, None) => "none",
+        };
+    }
+}

@@ -1,0 +1,453 @@
+//! What stands before a claim, and beside it: rate limit, breaker, load shedding, permission,
+//! shadow mode, identity headers, the policy document.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on fails")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use http_body_util::BodyExt;
+use onceward::engine::Engine;
+use onceward::http::{
+    Authorize, BreakerPolicy, Dialect, Door, DoorLimits, Identity, MissingKey, Mode, OncewardLayer,
+    Policy, RateLimit, Route, Routes, ShadowReport,
+};
+use onceward::store::memory::MemoryStore;
+use onceward::store::{Items, List};
+use onceward_core::payload::KeepPayload;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tower::ServiceExt;
+
+#[derive(Default)]
+struct Upstream {
+    ran: AtomicU64,
+    broken: AtomicBool,
+    panics: AtomicBool,
+    started: Notify,
+    go_on: Notify,
+}
+
+#[derive(Clone)]
+struct Place {
+    router: Router,
+    upstream: Arc<Upstream>,
+    engine: Engine,
+}
+
+async fn pay(State(upstream): State<Arc<Upstream>>, headers: HeaderMap) -> impl IntoResponse {
+    let ran = upstream.ran.fetch_add(1, Ordering::SeqCst) + 1;
+    assert!(!upstream.panics.load(Ordering::SeqCst), "the handler breaks off");
+    let broken = upstream.broken.load(Ordering::SeqCst);
+    let status = if broken { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::CREATED };
+    let told = |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_string());
+    let body = json!({ "ran": ran, "org": told("x-org"), "user": told("x-user") });
+    (status, body.to_string())
+}
+
+async fn slow(State(upstream): State<Arc<Upstream>>) -> String {
+    upstream.ran.fetch_add(1, Ordering::SeqCst);
+    upstream.started.notify_one();
+    upstream.go_on.notified().await;
+    "slow".into()
+}
+
+fn engine() -> Engine {
+    Engine::new(Arc::new(MemoryStore::new()))
+}
+
+fn door(engine: &Engine, routes: Routes) -> Door {
+    let identity = Identity::Authorization { secret: [7; 32], strict: false };
+    Door::new(engine.clone(), identity, routes)
+}
+
+fn behind(engine: Engine, door: Door) -> Place {
+    let upstream = Arc::new(Upstream::default());
+    let router = Router::new()
+        .route("/payments", post(pay).get(pay))
+        .route("/other", post(pay))
+        .route("/slow", post(slow))
+        .route("/open", get(|| async { "open" }))
+        .with_state(upstream.clone())
+        .layer(OncewardLayer::new(door));
+    Place { router, upstream, engine }
+}
+
+fn place(policy: Policy) -> Place {
+    let engine = engine();
+    let door = door(&engine, Routes::every(policy).unwrap());
+    behind(engine, door)
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// Status and code of a refusal that says when to come again.
+    #[track_caller]
+    fn refused(&self) -> (u16, String) {
+        let after: u64 = self.header("retry-after").unwrap().parse().unwrap();
+        assert!(after >= 1);
+        (self.status, self.json()["code"].as_str().unwrap().to_string())
+    }
+}
+
+impl Place {
+    async fn send(&self, request: Request<Body>) -> Answer {
+        let response: Response<_> = self.router.clone().oneshot(request).await.unwrap();
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Answer { status: head.status.as_u16(), headers: head.headers, body }
+    }
+
+    async fn post(&self, path: &str, key: &str, body: &str) -> Answer {
+        self.send(request("alice", path, Some(key), body)).await
+    }
+
+    fn ran(&self) -> u64 {
+        self.upstream.ran.load(Ordering::SeqCst)
+    }
+
+    /// How many records the store has.
+    async fn records(&self) -> usize {
+        let all = List::Records { tenant: None, scope: None, state: None };
+        match self.engine.list(all, None, 1_000).await.unwrap().items {
+            Items::Records(records) => records.len(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn request(who: &str, path: &str, key: Option<&str>, body: &str) -> Request<Body> {
+    let mut request = Request::builder()
+        .method("POST")
+        .uri(path)
+        .header("authorization", format!("Bearer {who}"))
+        .header("content-type", "application/json");
+    if let Some(key) = key {
+        request = request.header("idempotency-key", key);
+    }
+    request.body(Body::from(body.to_string())).unwrap()
+}
+
+#[tokio::test]
+async fn a15_a_429_comes_before_the_store_and_leaves_no_record() {
+    let limit = RateLimit::new(1, 3_600_000, 2).unwrap();
+    let place = place(Policy { rate_limit: Some(limit), ..Policy::default() });
+    assert_eq!(place.post("/payments", "a", "{}").await.status, 201);
+    assert_eq!(place.post("/payments", "a", "{}").await.status, 201, "a replay counts too");
+    let limited = place.post("/payments", "b", "{}").await;
+    assert_eq!(limited.refused(), (429, "rate.limited".into()));
+    let seconds: u64 = limited.header("retry-after").unwrap().parse().unwrap();
+    assert!((3_590..=3_600).contains(&seconds), "{seconds}");
+    assert_eq!(limited.json()["key_advice"], "reuse");
+    assert_eq!((place.ran(), place.records().await), (1, 1));
+    let bad_key = place.send(request("alice", "/payments", Some("a b"), "{}")).await;
+    assert_eq!(bad_key.status, 400, "the key is looked at before the limit");
+    let bob = place.send(request("bob", "/payments", Some("a"), "{}")).await;
+    assert_eq!(bob.status, 201, "each caller has an allowance of its own");
+    let nobody = Request::post("/payments").header("idempotency-key", "a");
+    assert_eq!(place.send(nobody.body(Body::empty()).unwrap()).await.status, 401);
+}
+
+#[tokio::test]
+async fn a16_an_open_breaker_is_503_leaves_records_and_still_replays() {
+    let breaker = BreakerPolicy { failures: 2, open_ms: 3_600_000, trials: 1 };
+    let place = place(Policy { breaker: Some(breaker), ..Policy::default() });
+    let first = place.post("/payments", "done", "{}").await;
+    place.upstream.broken.store(true, Ordering::SeqCst);
+    assert_eq!(place.post("/payments", "x", "{}").await.status, 500);
+    assert_eq!(place.post("/payments", "x", "{}").await.status, 500);
+    place.upstream.broken.store(false, Ordering::SeqCst);
+    let (ran, records) = (place.ran(), place.records().await);
+    let open = place.post("/payments", "y", "{}").await;
+    assert_eq!(open.refused(), (503, "circuit.open".into()));
+    assert_eq!(open.header("retry-after"), Some("3600"));
+    let replay = place.post("/payments", "done", "{}").await;
+    assert_eq!((replay.status, &replay.body), (201, &first.body));
+    assert_eq!(replay.header("idempotency-replayed"), Some("true"));
+    assert_eq!(place.post("/payments", "done", r#"{"other":1}"#).await.status, 422);
+    assert_eq!((place.ran(), place.records().await), (ran, records));
+}
+
+#[tokio::test]
+async fn a16_after_its_time_a_trial_passes_and_its_success_closes_it() {
+    let breaker = BreakerPolicy { failures: 1, open_ms: 1, trials: 1 };
+    let place = place(Policy { breaker: Some(breaker), ..Policy::default() });
+    place.upstream.broken.store(true, Ordering::SeqCst);
+    assert_eq!(place.post("/payments", "x", "{}").await.status, 500);
+    place.upstream.broken.store(false, Ordering::SeqCst);
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let answer = place.post("/payments", "x", "{}").await;
+        if answer.status == 201 {
+            break;
+        }
+        assert_eq!(answer.refused(), (503, "circuit.open".into()));
+        assert!(Instant::now() < until, "it never closes");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(place.post("/payments", "z", "{}").await.status, 201);
+}
+
+#[tokio::test]
+async fn a_panic_and_a_request_without_a_key_count_for_the_breaker_too() {
+    let breaker = BreakerPolicy { failures: 2, open_ms: 3_600_000, trials: 1 };
+    let policy =
+        Policy { breaker: Some(breaker), missing_key: MissingKey::Allow, ..Policy::default() };
+    let place = place(policy);
+    place.upstream.panics.store(true, Ordering::SeqCst);
+    assert_eq!(place.post("/payments", "x", "{}").await.status, 502);
+    place.upstream.panics.store(false, Ordering::SeqCst);
+    place.upstream.broken.store(true, Ordering::SeqCst);
+    assert_eq!(place.send(request("alice", "/payments", None, "{}")).await.status, 500);
+    let open = place.send(request("alice", "/payments", None, "{}")).await;
+    assert_eq!(open.refused(), (503, "circuit.open".into()));
+    assert_eq!(place.ran(), 2);
+}
+
+#[tokio::test]
+async fn too_many_at_once_are_shed_and_replays_are_not() {
+    let engine = engine();
+    let limits = DoorLimits { in_flight_max: 1, ..DoorLimits::default() };
+    // Without a cache, so that the look at the store answers.
+    let door = door(&engine, Routes::every(Policy::default()).unwrap());
+    let place = behind(engine, door.with_limits(limits).with_cache_bytes(0));
+    assert_eq!(place.post("/payments", "done", "{}").await.status, 201);
+    let running = {
+        let place = place.clone();
+        tokio::spawn(async move { place.post("/slow", "s", "{}").await })
+    };
+    place.upstream.started.notified().await;
+    let shed = place.post("/payments", "new", "{}").await;
+    assert_eq!(shed.refused(), (503, "overload.shed".into()));
+    let replay = place.post("/payments", "done", "{}").await;
+    assert_eq!(replay.header("idempotency-replayed"), Some("true"));
+    assert_eq!(place.records().await, 2);
+    place.upstream.go_on.notify_one();
+    assert_eq!(running.await.unwrap().status, 200);
+    assert_eq!(place.post("/payments", "new", "{}").await.status, 201);
+}
+
+#[tokio::test]
+async fn b06_each_route_may_ask_somebody_else() {
+    let refuse = Authorize::new(|head, caller| {
+        let told = format!("{} {} {}", head.method, head.uri.path(), caller.tenant.len());
+        Box::pin(async move {
+            let mut refused = Response::new(Bytes::from(told));
+            *refused.status_mut() = StatusCode::PAYMENT_REQUIRED;
+            Err(refused)
+        })
+    });
+    let asked = Policy { authorize: Some(refuse), ..Policy::default() };
+    let routes = Routes::written(vec![
+        Route::new("POST /payments", asked).unwrap(),
+        Route::new("POST /other", Policy::default()).unwrap(),
+    ]);
+    let engine = engine();
+    let door = door(&engine, routes);
+    let place = behind(engine, door);
+    let refused = place.post("/payments", "k", "{}").await;
+    assert_eq!((refused.status, &refused.body[..]), (402, &b"POST /payments 32"[..]));
+    assert_eq!((place.ran(), place.records().await), (0, 0));
+    assert_eq!(place.post("/other", "k", "{}").await.status, 201);
+}
+
+#[tokio::test]
+async fn shadow_mode_reports_and_never_touches_the_store() {
+    let engine = engine();
+    let shadow = Policy { mode: Mode::Shadow, ..Policy::default() };
+    let routes = Routes::written(vec![
+        Route::new("POST /other", Policy::default()).unwrap(),
+        Route::new("POST /payments", shadow).unwrap(),
+    ]);
+    let door = Arc::new(door(&engine, routes));
+    let place = behind_shared(engine, &door);
+    let nobody = Request::post("/payments").header("idempotency-key", "a");
+    for request in [
+        request("alice", "/payments", Some("a"), "{}"),
+        request("alice", "/payments", Some("a"), "{ }"),
+        request("alice", "/payments", Some("a"), r#"{"other":1}"#),
+        request("alice", "/payments", None, "{}"),
+        request("alice", "/payments", Some("two words"), "{}"),
+        request("alice", "/payments", Some("b"), r#"{"a":1,"a":2}"#),
+        nobody.body(Body::from("{}")).unwrap(),
+    ] {
+        let answer = place.send(request).await;
+        assert_eq!(answer.status, 201, "every request goes on");
+        assert_eq!(answer.header("idempotency-replayed"), None);
+    }
+    place.upstream.broken.store(true, Ordering::SeqCst);
+    for _ in 0..2 {
+        // What fails is not kept: it would run again.
+        assert_eq!(place.post("/payments", "c", "{}").await.status, 500);
+    }
+    assert_eq!((place.ran(), place.records().await), (9, 0));
+    let ShadowReport { routes, forgotten } = door.shadow_report();
+    assert_eq!((routes.len(), forgotten), (1, 0));
+    assert_eq!(routes[0].endpoint, "POST /payments");
+    let counted: Vec<_> = routes[0].verdicts.iter().map(|(verdict, n)| (*verdict, *n)).collect();
+    assert_eq!(
+        counted,
+        [
+            ("auth.required", 1),
+            ("body.not_canonical", 1),
+            ("idempotency.key_invalid", 1),
+            ("idempotency.key_required", 1),
+            ("idempotency.payload_mismatch", 1),
+            ("replay", 1),
+            ("run", 3),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn shadow_mode_remembers_a_bounded_number_of_keys() {
+    let engine = engine();
+    let shadow = Policy { mode: Mode::Shadow, ..Policy::default() };
+    let limits = DoorLimits { shadow_keys_max: 10, ..DoorLimits::default() };
+    let door = door(&engine, Routes::every(shadow).unwrap()).with_limits(limits);
+    let door = Arc::new(door);
+    let place = behind_shared(engine, &door);
+    for number in 0..100 {
+        place.post("/payments", &format!("k{number}"), "{}").await;
+    }
+    let report = door.shadow_report();
+    assert_eq!(report.routes[0].endpoint, "*");
+    assert_eq!(report.routes[0].verdicts["run"], 100);
+    assert!(report.forgotten >= 90, "{report:?}");
+}
+
+fn behind_shared(engine: Engine, door: &Arc<Door>) -> Place {
+    let upstream = Arc::new(Upstream::default());
+    let router = Router::new()
+        .route("/payments", post(pay))
+        .route("/other", post(pay))
+        .with_state(upstream.clone())
+        .layer(OncewardLayer::shared(door.clone()));
+    Place { router, upstream, engine }
+}
+
+#[tokio::test]
+async fn identity_headers_are_what_was_identified_on_every_path() {
+    let engine = engine();
+    let names = ["x-org", "x-user"].map(HeaderName::from_static);
+    let [org, user] = names;
+    let door = door(&engine, Routes::every(Policy::default()).unwrap());
+    let place = behind(engine, door.with_identity_headers(org, user));
+    let forged = |method: &str, who: Option<&str>| {
+        let mut request = Request::builder()
+            .method(method)
+            .uri("/payments")
+            .header("idempotency-key", "k")
+            .header("x-org", "forged")
+            .header("x-org", "twice")
+            .header("x-user", "root");
+        if let Some(who) = who {
+            request = request.header("authorization", who);
+        }
+        request.body(Body::from("{}")).unwrap()
+    };
+    let told = place.send(forged("POST", Some("alice"))).await.json();
+    assert_eq!(told["org"].as_str().unwrap().len(), 32);
+    assert_eq!(told["org"], told["user"]);
+    let read = place.send(forged("GET", Some("alice"))).await.json();
+    assert_eq!(read["org"], told["org"], "also where nothing is claimed");
+    let unknown = place.send(forged("GET", None)).await.json();
+    assert_eq!((&unknown["org"], &unknown["user"]), (&Value::Null, &Value::Null));
+}
+
+#[tokio::test]
+async fn the_policy_document_tells_what_is_enforced() {
+    let business = Policy {
+        dialect: Dialect::Business,
+        missing_key: MissingKey::Derive,
+        per_caller: false,
+        retain_ms: 1_800_000,
+        retain_errors_ms: 1_800_000,
+        store_headers: vec![HeaderName::from_static("x-total")],
+        ..Policy::default()
+    };
+    let routes = Routes::written(vec![
+        Route::new("POST /payments", Policy::default()).unwrap(),
+        Route::new("PUT /holds/{id}", business).unwrap(),
+    ]);
+    let engine = engine();
+    let door = door(&engine, routes);
+    let place = behind(engine, door);
+    let get = || Request::get("/.well-known/idempotency-policy").body(Body::empty()).unwrap();
+    let answer = place.send(get()).await;
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
+    let routes = &answer.json()["routes"];
+    assert_eq!(routes[0]["match"], "POST /payments");
+    assert_eq!(routes[0]["key"]["headers"], json!(["idempotency-key"]));
+    assert_eq!(
+        (&routes[0]["key"]["max_length"], &routes[0]["key"]["missing"]),
+        (&json!(128), &json!("require"))
+    );
+    assert_eq!(
+        routes[0]["retention"],
+        json!({ "success_s": 86_400, "error_s": 14_400, "expired_key_s": 86_400 })
+    );
+    assert_eq!(routes[0]["statuses"]["refusals"]["idempotency.payload_mismatch"], 422);
+    assert_eq!(routes[0]["statuses"]["never_stored"], json!([401, 403, 408, 425, 429, "5xx"]));
+    assert_eq!(routes[0]["headers"]["replay"], json!(["idempotency-replayed"]));
+    assert_eq!(routes[1]["statuses"]["refusals"]["idempotency.payload_mismatch"], 409);
+    assert_eq!(routes[1]["headers"]["replay"], json!(["x-idempotency-replay"]));
+    assert_eq!(routes[1]["scope"], json!(["tenant", "endpoint"]));
+    assert!(routes[1]["headers"]["stored"].as_array().unwrap().contains(&json!("x-total")));
+}
+
+#[tokio::test]
+async fn a_mismatch_names_pointers_and_masks_values_at_any_depth() {
+    let original = r#"{"user":{"Password":"aaa","deep":[{"token":"bbb","n":1}]},"a/b":1}"#;
+    let other = original.replace("aaa", "ccc").replace("bbb", "ddd").replace(":1}", ":2}");
+    for (dialect, keep) in [
+        (Dialect::Standard, KeepPayload::Hashed),
+        (Dialect::Planning, KeepPayload::Hashed),
+        (Dialect::Measurements, KeepPayload::Full),
+        (Dialect::Business, KeepPayload::Full),
+    ] {
+        let name = format!("{dialect:?}");
+        let place = place(Policy { dialect, keep_payload: keep, ..Policy::default() });
+        place.post("/payments", "k", original).await;
+        let conflict = place.post("/payments", "k", &other).await;
+        let text = String::from_utf8(conflict.body.to_vec()).unwrap();
+        for secret in ["aaa", "bbb", "ccc", "ddd"] {
+            assert!(!text.contains(secret), "{name}: {text}");
+        }
+        if name == "business" {
+            let expected = json!([
+                "a/b: 1 → 2",
+                "user.Password: '***' → '***'",
+                "user.deep.0.n: 1 → 2",
+                "user.deep.0.token: '***' → '***'",
+            ]);
+            assert_eq!(conflict.json()["error"]["details"]["diff_summary"], expected);
+        } else {
+            let mut differs: Vec<String> =
+                serde_json::from_value(conflict.json()["differs"].clone()).unwrap();
+            differs.sort();
+            let expected = ["/a~1b", "/user/Password", "/user/deep/0/n", "/user/deep/0/token"];
+            assert_eq!(differs, expected, "{name}");
+        }
+    }
+}
