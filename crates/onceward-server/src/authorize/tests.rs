@@ -16,7 +16,7 @@ type Log = Arc<Mutex<Vec<(String, Heard)>>>;
 async fn judge(State(log): State<Log>, asked: Asked) -> Answer {
     let headers = asked.headers().clone();
     log.lock().unwrap().push((asked.method().to_string(), headers.clone()));
-    match headers.get("authorization").map(|value| value.as_bytes()) {
+    match headers.get("authorization").map(HeaderValue::as_bytes) {
         Some(b"good") => StatusCode::NO_CONTENT.into_response(),
         Some(b"slow") => std::future::pending().await,
         _ => {

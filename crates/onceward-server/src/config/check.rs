@@ -125,6 +125,15 @@ fn headers(identity: &IdentitySection, reading: &mut Reading) {
             reading.breaks(&format!("identity.{name}"), message);
         }
     }
+    match (&identity.tenant_header, &identity.caller_header) {
+        (Some(_), None) if identity.source != Source::Header => {
+            reading.breaks("identity.tenant_header", "needs `caller_header` beside it");
+        }
+        (None, Some(_)) if identity.source != Source::Header => {
+            reading.breaks("identity.caller_header", "needs `tenant_header` beside it");
+        }
+        _ => {}
+    }
     if identity.tenant_header.is_some() && identity.tenant_header == identity.caller_header {
         reading.breaks("identity.caller_header", "is the tenant's header too; name another one");
     }

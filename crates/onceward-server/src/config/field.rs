@@ -102,7 +102,7 @@ impl Text for Span {
     }
 
     fn text(&self) -> String {
-        let fits = |(_, ms): &&(&str, u64)| self.0 % ms == 0 && self.0 >= *ms;
+        let fits = |(_, ms): &&(&str, u64)| self.0.is_multiple_of(*ms) && self.0 >= *ms;
         // A day and a half-day are easier to compare when both are said in hours.
         let units = TIMES.iter().filter(|(unit, ms)| *unit != "d" || self.0 / ms >= 2);
         let units = units.filter(|(unit, _)| *unit != "min");
@@ -146,7 +146,8 @@ impl Field for Size {
 
     fn show(&self) -> Option<String> {
         let binary = SIZES.iter().filter(|(unit, _)| unit.ends_with("iB"));
-        let unit = binary.clone().find(|(_, bytes)| self.0 % bytes == 0 && self.0 >= *bytes);
+        let unit =
+            binary.clone().find(|(_, bytes)| self.0.is_multiple_of(*bytes) && self.0 >= *bytes);
         Some(match unit {
             Some((unit, bytes)) => format!("\"{}{unit}\"", self.0 / bytes),
             None => self.0.to_string(),

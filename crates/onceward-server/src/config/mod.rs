@@ -18,8 +18,9 @@ mod tests;
 
 use std::path::Path;
 
-use onceward::engine::EngineOptions;
-use onceward::http::{Authorize, DoorLimits, MissingKey, Policy, Route, Routes};
+use http::HeaderName;
+use onceward::engine::{Engine, EngineOptions};
+use onceward::http::{Authorize, Door, DoorLimits, Identity, MissingKey, Policy, Route, Routes};
 use onceward::store::sqlite::{SqliteDurability, SqliteOptions};
 use toml::de::DeTable;
 
@@ -28,9 +29,10 @@ use self::flags::Flags;
 use self::reading::{Problems, Reading, Table};
 use self::route::RouteSection;
 use self::sections::{
-    Audit, Cache, Durability, IdentitySection, Limits, Principal, Queue, Server, Store,
+    Audit, Cache, Durability, IdentitySection, Limits, Principal, Queue, Server, Source, Store,
 };
 use crate::failure::Failure;
+use crate::identity::Secret;
 
 /// The file that is read when none is named and it is there.
 pub(crate) const DEFAULT_FILE: &str = "onceward.toml";
@@ -160,6 +162,34 @@ impl Config {
             in_flight_max: self.limits.in_flight as usize,
             rate_callers_max: self.limits.rate_limit_callers as usize,
             shadow_keys_max: self.limits.shadow_keys as usize,
+        }
+    }
+
+    /// The headers that tell the service who was identified, unless identity is read from them.
+    pub(crate) fn told_headers(&self) -> Option<(HeaderName, HeaderName)> {
+        let IdentitySection { source, tenant_header, caller_header, .. } = &self.identity;
+        match (source, tenant_header, caller_header) {
+            (Source::Header, ..) => None,
+            (_, Some(tenant), Some(caller)) => Some((tenant.clone(), caller.clone())),
+            _ => None,
+        }
+    }
+
+    /// The HTTP layer's door, with the bounds and headers of this configuration.
+    pub(crate) fn door(
+        &self,
+        engine: Engine,
+        identity: Identity,
+        routes: Routes,
+        secret: &Secret,
+    ) -> Door {
+        let door = Door::new(engine, identity, routes)
+            .with_limits(self.door_limits())
+            .with_cache_bytes(self.cache.max_bytes.0)
+            .with_secret(secret.derive("leaves"));
+        match self.told_headers() {
+            Some((tenant, caller)) => door.with_identity_headers(tenant, caller),
+            None => door,
         }
     }
 

@@ -207,9 +207,7 @@ fn distance(left: &str, right: &str) -> usize {
     for (at, row) in rows.iter_mut().enumerate() {
         row[0] = at;
     }
-    for at in 0..=right.len() {
-        rows[0][at] = at;
-    }
+    rows[0] = (0..=right.len()).collect();
     for i in 1..=left.len() {
         for j in 1..=right.len() {
             let replace = rows[i - 1][j - 1] + usize::from(left[i - 1] != right[j - 1]);

@@ -41,7 +41,8 @@ section! {
         connect_timeout: Span = Span::seconds(5);
         /// How long an upstream may say nothing.
         upstream_timeout: Span = Span::seconds(60);
-        /// How long a connection to an upstream is kept while idle; less than the upstream keeps it.
+        /// How long a connection to an upstream is kept while idle; less than the upstream keeps
+        /// it.
         upstream_idle_timeout: Span = Span::seconds(4);
         /// How long what runs may take to end after the signal to stop.
         drain_timeout: Span = Span::seconds(25);

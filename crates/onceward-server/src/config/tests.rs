@@ -3,7 +3,6 @@
 use super::*;
 use crate::config::field::{Size, Span};
 use crate::config::reference;
-use crate::config::sections::Source;
 use onceward::http::{IfMatch, Mode, RateLimit};
 use onceward_core::canonical::Arrays;
 use onceward_core::payload::KeepPayload;
@@ -157,7 +156,11 @@ fn bad_files_say_what_would_be_right() {
         ("[identity]\nsource = \"jtw\"".into(), "did you mean \"jwt\"?"),
         ("[identity]\nsource = \"principals\"".into(), "needs at least one [[principal]]"),
         ("[identity]\njwks_file = \"k\"".into(), "does nothing without `source = \"jwt\"`"),
-        ("[identity]\ntenant_header = \"host\"".into(), "a meaning of its own"),
+        (
+            "[identity]\ntenant_header = \"host\"\ncaller_header = \"x-user\"".into(),
+            "a meaning of its own",
+        ),
+        ("[identity]\ntenant_header = \"x-org\"".into(), "needs `caller_header` beside it"),
         ("[identity]\ntenant_header = \"a b\"".into(), "is not the name of an HTTP header"),
         ("[limits]\nwaiters = 0".into(), "limits.waiters: 0: 1 to 10,000,000"),
         ("[[principal]]\ntoken_sha256 = \"x\"\ntenant = \"a\"\ncaller = \"b\"".into(), "sha256sum"),
@@ -249,6 +252,23 @@ fn the_example_is_the_defaults() {
         ..RouteSection::default()
     };
     assert_eq!(*route, default);
+}
+
+#[tokio::test]
+async fn a_door_is_built_from_it() {
+    let text = "[identity]\nsource = \"single\"\ntenant_header = \"x-org\"\n\
+                caller_header = \"x-user\"\n[[route]]\nmatch = \"POST /x\"\nmode = \"shadow\"\n";
+    let config = parse(text).unwrap();
+    let engine = Engine::new(std::sync::Arc::new(onceward::store::memory::MemoryStore::new()));
+    let secret = Secret::load(None, &engine).await.unwrap();
+    let (identity, _) = crate::identity::from_config(&config, &secret).unwrap();
+    let door =
+        config.door(engine, identity, config.http_routes(|_, _| unreachable!()).unwrap(), &secret);
+    assert_eq!(door.shadow_report().routes[0].endpoint, "POST /x");
+    let told: Vec<_> = config.told_headers().into_iter().collect();
+    assert_eq!(told[0].0.as_str(), "x-org");
+    let trusted = text.replace("single", "header");
+    assert!(parse(&trusted).unwrap().told_headers().is_none(), "what is read is not replaced");
 }
 
 #[test]

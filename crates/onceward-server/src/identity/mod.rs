@@ -15,6 +15,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::request::Parts;
 use onceward::http::{Caller, Identity, looks_like_jwt};
 use sha2::{Digest, Sha256};
 
@@ -49,6 +50,8 @@ impl Signs {
     }
 }
 
+type Identify = Box<dyn Fn(&Parts) -> Option<Caller> + Send + Sync>;
+
 /// The identity that a configuration asks for, and what it has noticed so far.
 pub(crate) fn from_config(
     config: &Config,
@@ -56,54 +59,53 @@ pub(crate) fn from_config(
 ) -> Result<(Identity, Arc<Signs>), Failure> {
     let section = &config.identity;
     let signs = Arc::new(Signs::default());
-    let identify: Box<dyn Fn(&http::request::Parts) -> Option<Caller> + Send + Sync> =
-        match section.source {
-            Source::Authorization => {
-                let (secret, strict) = (secret.derive("identity"), section.strict);
-                let inner = Identity::Authorization { secret, strict };
-                let signs = signs.clone();
-                Box::new(move |head| {
-                    let credential = head.headers.get(AUTHORIZATION);
-                    if credential.is_some_and(|value| looks_like_jwt(value.as_bytes())) {
-                        signs.see_jwt();
-                    }
-                    inner.identify(head)
-                })
-            }
-            Source::Header => {
-                let (Some(tenant), Some(caller)) =
-                    (section.tenant_header.clone(), section.caller_header.clone())
-                else {
-                    let message = "identity source header needs --tenant-header and \
+    let identify: Identify = match section.source {
+        Source::Authorization => {
+            let (secret, strict) = (secret.derive("identity"), section.strict);
+            let inner = Identity::Authorization { secret, strict };
+            let signs = signs.clone();
+            Box::new(move |head| {
+                let credential = head.headers.get(AUTHORIZATION);
+                if credential.is_some_and(|value| looks_like_jwt(value.as_bytes())) {
+                    signs.see_jwt();
+                }
+                inner.identify(head)
+            })
+        }
+        Source::Header => {
+            let (Some(tenant), Some(caller)) =
+                (section.tenant_header.clone(), section.caller_header.clone())
+            else {
+                let message = "identity source header needs --tenant-header and \
                                    --caller-header";
-                    return Err(Failure::usage("identity.header", message));
-                };
-                let inner = Identity::Headers { tenant, caller };
-                Box::new(move |head| inner.identify(head))
-            }
-            Source::Jwt => {
-                let jwt = Jwt::open(section)?;
-                Box::new(move |head| {
-                    let token = bearer(&head.headers)?;
-                    let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-                    match jwt.verify(token, since.as_secs(), Instant::now()) {
-                        Ok(caller) => Some(caller),
-                        Err(refused) => {
-                            tracing::debug!(?refused, "a token was refused");
-                            None
-                        }
+                return Err(Failure::usage("identity.header", message));
+            };
+            let inner = Identity::Headers { tenant, caller };
+            Box::new(move |head| inner.identify(head))
+        }
+        Source::Jwt => {
+            let jwt = Jwt::open(section)?;
+            Box::new(move |head| {
+                let token = bearer(&head.headers)?;
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+                match jwt.verify(token, since.as_secs(), Instant::now()) {
+                    Ok(caller) => Some(caller),
+                    Err(refused) => {
+                        tracing::debug!(?refused, "a token was refused");
+                        None
                     }
-                })
-            }
-            Source::Principals => {
-                let principals = principals(&config.principals)?;
-                Box::new(move |head| principal(&principals, bearer(&head.headers)?))
-            }
-            Source::Single => {
-                let everybody = Caller { tenant: "single".into(), caller: "single".into() };
-                Box::new(move |_| Some(everybody.clone()))
-            }
-        };
+                }
+            })
+        }
+        Source::Principals => {
+            let principals = principals(&config.principals)?;
+            Box::new(move |head| principal(&principals, bearer(&head.headers)?))
+        }
+        Source::Single => {
+            let everybody = Caller { tenant: "single".into(), caller: "single".into() };
+            Box::new(move |_| Some(everybody.clone()))
+        }
+    };
     let identity = Identity::Custom(Arc::new(move |head| {
         identify(head).filter(|caller| caller.tenant != RESERVED_TENANT)
     }));

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use http::Request;
-use http::request::Parts;
 use onceward::engine::Engine;
 use onceward::store::memory::MemoryStore;
 use ring::rand::SystemRandom;
