@@ -76,7 +76,7 @@ pub(crate) async fn observe(
     let mut verdict = about.verdict.unwrap_or("none");
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         verdict = problem.code();
-        if problem.status() == StatusCode::SERVICE_UNAVAILABLE {
+        if problem.code().starts_with("store.") {
             state.metrics().store_failed(problem.code());
         }
         response = problem.written(&ids.request);

@@ -151,11 +151,6 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "server.draining", title, detail).after(1)
     }
 
-    /// The status.
-    pub(crate) fn status(&self) -> StatusCode {
-        self.0.status
-    }
-
     /// The stable code.
     pub(crate) fn code(&self) -> &'static str {
         self.0.code

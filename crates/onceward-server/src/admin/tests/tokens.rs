@@ -88,5 +88,18 @@ async fn metrics_need_the_operator_and_hold_no_key() {
         r#"onceward_requests_total{endpoint="POST /v1/claims",verdict="run",status="200"} 1"#;
     assert!(text.lines().any(|found| found == line), "{text}");
     assert!(!text.contains("very-secret-key") && !text.contains("acme"), "{text}");
+    // A server that drains has no failed store.
+    server.health.drain();
+    server
+        .post(
+            "/v1/claims",
+            json!({"tenant": "a", "scope": "s", "id": "i", "payload": 1,
+        "lease_ms": 1_000, "owner": "w"}),
+        )
+        .await
+        .problem(503);
+    let reply = server.get("/metrics").await;
+    let text = String::from_utf8(reply.body.to_vec()).unwrap();
+    assert!(!text.contains("onceward_store_errors_total{"), "{text}");
     server.stop().await;
 }
