@@ -3,7 +3,6 @@
 //! Every flag has a variable `ONCEWARD_…` and says its default. Nothing here opens or decides
 //! anything; values that clap can't check are checked by the command that uses them.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
@@ -158,6 +157,8 @@ pub(crate) enum ConfigCommand {
     },
     /// Prints a file with every field, its default and what it does.
     Example,
+    /// Prints the reference of every field, as Markdown.
+    Reference,
 }
 
 /// Records.
@@ -342,10 +343,6 @@ pub(crate) fn json_was_asked_for() -> bool {
     let off = ["", "0", "false", "f", "n", "no", "off"];
     let variable = std::env::var("ONCEWARD_JSON").unwrap_or_default();
     flag || !off.contains(&variable.to_lowercase().as_str())
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a number, 1 or more".into())
 }
 
 fn key(text: &str) -> Result<Key, String> {

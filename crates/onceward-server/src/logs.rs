@@ -2,9 +2,14 @@
 //!
 //! A line carries tenant, a truncated hash of the key, endpoint, status, replay flag and the ids
 //! of request and correlation (A27, A25). Never a key, a body, a token or a header's value. Logs
-//! go to standard error; standard output is for answers.
+//! go to standard error; standard output is for answers. A reader that does not read, as of a pipe
+//! that is full, costs lines and never a request: lines wait in a bounded queue for a thread that
+//! writes them, and those that find it full are counted and dropped.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -54,18 +59,91 @@ impl LogLevel {
     }
 }
 
+/// Lines that wait to be written.
+const LINES_MAX: usize = 8_192;
+/// How long the last lines may take at the end.
+const FLUSH_WITHIN: Duration = Duration::from_millis(500);
+
+/// Where lines wait.
+#[derive(Clone)]
+struct Lines {
+    queue: SyncSender<Line>,
+    dropped: Arc<AtomicU64>,
+}
+
+enum Line {
+    Text(Vec<u8>),
+    /// Everything before it was written: tell so.
+    End(SyncSender<()>),
+}
+
+static LINES: OnceLock<Lines> = OnceLock::new();
+
+impl Lines {
+    fn start() -> Result<Self, Failure> {
+        let (queue, waiting) = sync_channel(LINES_MAX);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let lines = Self { queue, dropped: dropped.clone() };
+        let thread = std::thread::Builder::new().name("onceward-logs".into());
+        thread
+            .spawn(move || write_lines(&waiting, &dropped))
+            .map_err(|error| Failure::failed("logs", format!("logs can't be set up: {error}")))?;
+        Ok(lines)
+    }
+}
+
+fn write_lines(waiting: &Receiver<Line>, dropped: &AtomicU64) {
+    let mut out = io::stderr();
+    while let Ok(line) = waiting.recv() {
+        // Whoever reads standard error may be gone; nobody is left to be told.
+        match line {
+            Line::Text(text) => drop(out.write_all(&text)),
+            Line::End(written) => drop(written.send(())),
+        }
+        let lost = dropped.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            let _ = writeln!(out, "{lost} lines of the log were dropped: nobody reads fast enough");
+        }
+    }
+}
+
+impl Write for Lines {
+    /// A line comes as a whole: the formatter writes each event at once.
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if self.queue.try_send(Line::Text(text.to_vec())).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Waits until what was logged is written, but not long.
+pub(crate) fn flush() {
+    let Some(lines) = LINES.get() else { return };
+    let (written, heard) = sync_channel(1);
+    if lines.queue.try_send(Line::End(written)).is_ok() {
+        let _ = heard.recv_timeout(FLUSH_WITHIN);
+    }
+}
+
 /// Sets logging up for the whole process. Call it once, from a command that serves.
-#[cfg_attr(test, expect(dead_code, reason = "the tests set up subscribers of their own"))]
 pub(crate) fn init(format: LogFormat, level: LogLevel) -> Result<(), Failure> {
+    let lines = Lines::start()?;
+    let _ = LINES.set(lines.clone());
+    let writer = move || lines.clone();
     let registry = tracing_subscriber::registry().with(level.filter());
     let started = match format {
         LogFormat::Human => {
-            let layer = fmt::layer().with_writer(io::stderr);
+            let layer = fmt::layer().with_writer(writer);
             registry.with(layer.with_ansi(io::stderr().is_terminal())).try_init()
         }
         LogFormat::Json => {
             let layer = fmt::layer().json().flatten_event(true).with_current_span(false);
-            registry.with(layer.with_span_list(false).with_writer(io::stderr)).try_init()
+            registry.with(layer.with_span_list(false).with_writer(writer)).try_init()
         }
     };
     started.map_err(|error| Failure::failed("logs", format!("logs can't be set up: {error}")))

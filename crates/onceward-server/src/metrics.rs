@@ -53,17 +53,6 @@ struct TenantLabels {
 
 type Name = Arc<String>;
 
-/// Where a circuit breaker stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Breaker {
-    /// Lets everything pass.
-    Closed,
-    /// Lets a probe pass.
-    HalfOpen,
-    /// Lets nothing pass.
-    Open,
-}
-
 /// What an answered request is counted as.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answered {
@@ -89,7 +78,7 @@ pub(crate) struct Metrics {
     conflicts: Family<EndpointLabels, Counter>,
     rate_limited: Family<EndpointLabels, Counter>,
     seconds: Family<EndpointLabels, Histogram, fn() -> Histogram>,
-    breakers: Family<EndpointLabels, Gauge>,
+    circuit_refused: Family<EndpointLabels, Counter>,
     store_errors: Family<StoreLabels, Counter>,
     of_tenants: Family<TenantLabels, Counter>,
     in_flight: Gauge,
@@ -139,7 +128,7 @@ impl Metrics {
             conflicts: Family::default(),
             rate_limited: Family::default(),
             seconds: Family::new_with_constructor(latency as fn() -> Histogram),
-            breakers: Family::default(),
+            circuit_refused: Family::default(),
             store_errors: Family::default(),
             of_tenants: Family::default(),
             in_flight: Gauge::default(),
@@ -162,8 +151,8 @@ impl Metrics {
         registry.register("rate_limited", help, self.rate_limited.clone());
         let help = "Seconds from the request's head to the answer's";
         registry.register("request_seconds", help, self.seconds.clone());
-        let help = "Circuit breaker: 0 closed, 1 half open, 2 open";
-        registry.register("breaker_state", help, self.breakers.clone());
+        let help = "Requests refused by an open circuit breaker";
+        registry.register("circuit_refused", help, self.circuit_refused.clone());
         let help = "Operations that the store gave no answer to";
         registry.register("store_errors", help, self.store_errors.clone());
         if self.per_tenant {
@@ -221,14 +210,9 @@ impl Metrics {
         self.rate_limited.get_or_create(&endpoint.0).inc();
     }
 
-    /// Shows where a breaker stands.
-    pub(crate) fn breaker(&self, endpoint: &Endpoint, breaker: Breaker) {
-        let level = match breaker {
-            Breaker::Closed => 0,
-            Breaker::HalfOpen => 1,
-            Breaker::Open => 2,
-        };
-        self.breakers.get_or_create(&endpoint.0).set(level);
+    /// Counts a request that an open circuit breaker refused.
+    pub(crate) fn circuit_refused(&self, endpoint: &Endpoint) {
+        self.circuit_refused.get_or_create(&endpoint.0).inc();
     }
 
     /// Counts an operation that the store gave no answer to.
@@ -278,10 +262,7 @@ mod tests {
         metrics.answered(&endpoint, Answered { verdict: "replay", status: 200, took });
         metrics.claimed(&endpoint, "replay");
         metrics.store_failed("store.unavailable");
-        let other = metrics.endpoint("GET /v1/marks");
-        metrics.breaker(&other, Breaker::HalfOpen);
-        metrics.breaker(&other, Breaker::Closed);
-        metrics.breaker(&endpoint, Breaker::Open);
+        metrics.circuit_refused(&endpoint);
         metrics.rate_limited(&endpoint);
         metrics.cache(true);
         metrics.cache(false);
@@ -295,9 +276,8 @@ mod tests {
             format!(r#"onceward_claims_total{{{labels},verdict="replay"}} 1"#),
             format!("onceward_replays_total{{{labels}}} 1"),
             format!("onceward_request_seconds_count{{{labels}}} 1"),
-            format!("onceward_breaker_state{{{labels}}} 2"),
+            format!("onceward_circuit_refused_total{{{labels}}} 1"),
             r#"onceward_store_errors_total{store="sqlite",code="store.unavailable"} 1"#.into(),
-            r#"onceward_breaker_state{endpoint="GET /v1/marks"} 0"#.into(),
             format!("onceward_rate_limited_total{{{labels}}} 1"),
             "onceward_cache_hits_total 2".into(),
             "onceward_cache_misses_total 1".into(),

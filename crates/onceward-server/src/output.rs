@@ -71,6 +71,12 @@ impl Out {
         self.print(&format!("{value:#}\n"))
     }
 
+    /// Tells something on standard error, once: it is no part of the output.
+    #[expect(clippy::print_stderr, reason = "what people are told beside the output")]
+    pub(crate) fn note(&self, text: &str) {
+        eprintln!("{text}");
+    }
+
     /// Tells a failure on standard error.
     pub(crate) fn failure(&self, failure: &Failure) {
         if failure.silent {

@@ -92,24 +92,6 @@ impl FromStr for Moment {
     }
 }
 
-/// A length of time as it is given on the command line, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span(pub(crate) u64);
-
-impl FromStr for Span {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        let ms = match text.strip_suffix("ms") {
-            Some(number) => number.parse().ok(),
-            None => ago(text),
-        };
-        let bound = "a length of time is 500ms, 30s, 15m, 3h or 7d";
-        // A day is as good as never for everything that takes one.
-        ms.filter(|ms| (1..=DAY_MS).contains(ms)).map(Self).ok_or(bound)
-    }
-}
-
 fn ago(text: &str) -> Option<u64> {
     let unit = match text.as_bytes().last()? {
         b's' => SECOND_MS,
@@ -144,18 +126,6 @@ mod tests {
             (At(0), "10 d ago"),
         ] {
             assert_eq!(relative(at, now), told);
-        }
-    }
-
-    #[test]
-    fn spans_are_read() {
-        let read = |text: &str| text.parse::<Span>().ok().map(|span| span.0);
-        assert_eq!(
-            (read("500ms"), read("30s"), read("1d")),
-            (Some(500), Some(30_000), Some(DAY_MS))
-        );
-        for bad in ["", "30", "0s", "2d", "-1s", "s", "ms"] {
-            assert_eq!(read(bad), None, "{bad:?}");
         }
     }
 

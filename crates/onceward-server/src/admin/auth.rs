@@ -74,11 +74,6 @@ impl Principals {
         Self(principals)
     }
 
-    /// And one more.
-    pub(crate) fn add(&mut self, principal: Principal) {
-        self.0.push(principal);
-    }
-
     /// Whose token this is. Takes as long for a wrong token as for a right one.
     fn find(&self, token: &[u8]) -> Option<&Principal> {
         let hash: [u8; 32] = Sha256::digest(token).into();
@@ -218,9 +213,10 @@ mod tests {
     fn tokens_are_found_by_their_hash() {
         let acme = Reach::Tenant("acme".into());
         let hash = hex(&Sha256::digest(b"s3cret"));
-        let mut principals =
-            Principals::new(vec![Principal::hashed("a", acme.clone(), &hash).unwrap()]);
-        principals.add(Principal::with_token("op", Reach::Operator, "root"));
+        let principals = Principals::new(vec![
+            Principal::hashed("a", acme.clone(), &hash).unwrap(),
+            Principal::with_token("op", Reach::Operator, "root"),
+        ]);
         assert_eq!(principals.find(b"s3cret").unwrap().reach, acme);
         assert_eq!(principals.find(b"root").unwrap().name, "op");
         assert!(principals.find(b"s3cre").is_none() && principals.find(b"").is_none());

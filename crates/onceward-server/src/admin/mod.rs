@@ -24,7 +24,6 @@ mod serve;
 #[cfg(test)]
 mod tests;
 
-#[cfg_attr(not(test), expect(unused_imports, reason = "a command that serves will use them"))]
 pub(crate) use auth::{Principal, Principals, Reach};
 pub(crate) use auth::{new_token, operator};
 pub(crate) use health::Health;

@@ -85,9 +85,10 @@ impl Server {
         let store = SqliteStore::open(folder.join("onceward.db"), options).unwrap();
         let engine = Engine::new(Arc::new(store));
         let secret = crate::identity::Secret::load(None, &engine).await.unwrap().derive("permits");
-        let mut principals = Principals::new(Vec::new());
-        principals.add(Principal::with_token("operator", Reach::Operator, OPERATOR));
-        principals.add(Principal::with_token("acme", Reach::Tenant("acme".into()), ACME));
+        let principals = Principals::new(vec![
+            Principal::with_token("operator", Reach::Operator, OPERATOR),
+            Principal::with_token("acme", Reach::Tenant("acme".into()), ACME),
+        ]);
         let health = Arc::new(Health::default());
         let state = AdminState::new(AdminOptions {
             engine: engine.clone(),

@@ -11,6 +11,7 @@ use crate::output::Out;
 pub(crate) fn run(command: &ConfigCommand, common: &Common, out: &Out) -> Result<(), Failure> {
     match command {
         ConfigCommand::Example => out.print(&reference::example()),
+        ConfigCommand::Reference => out.print(&reference::page()),
         ConfigCommand::Check { flags } => {
             let mut flags = flags.as_ref().clone();
             flags.store.clone_from(&common.store);

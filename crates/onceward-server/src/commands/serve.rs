@@ -1,154 +1,220 @@
 //! `onceward serve`: the gateway in front of an upstream, until it is told to stop.
 //!
-//! Turns flags into [`Settings`], starts, writes the ready file, waits for SIGTERM or SIGINT and
-//! drains. A second signal hurries: what still runs is given up at once.
+//! Turns the configuration into [`Settings`], starts, tells others how it can be reached (ready
+//! file, lock file), sweeps now and then, waits for SIGTERM or SIGINT and drains. A second signal
+//! hurries: what still runs is given up at once.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
-use axum::routing::get;
-use http::HeaderName;
 use onceward::engine::Engine;
-use onceward::http::{Caller, Identity, Policy, Routes};
-use onceward_core::record::OnAbandoned;
+use onceward::store::sqlite::{Announced, SqliteStore};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::cli::{IdentitySource, Serve, WhenAbandoned};
+use crate::admin::{
+    AdminOptions, AdminState, Health, Principal, Principals, Reach, new_token, operator,
+};
+use crate::authorize::Asker;
+use crate::cli::{Common, Serve};
+use crate::config::Config;
+use crate::config::route::RouteSection;
 use crate::failure::Failure;
 use crate::gateway::settings::{Limits, Times, TlsFiles, Upstream};
-use crate::gateway::{Gateway, Settings, ready, secret};
+use crate::gateway::{Gateway, Settings, ready};
+use crate::identity::{self, Secret, Signs};
+use crate::logs;
+use crate::metrics::Metrics;
 use crate::open::{Access, StoreUrl};
 use crate::output::Out;
 
+/// How long whoever gives permission may take.
+const PERMISSION_WITHIN: Duration = Duration::from_secs(5);
+/// How often health looks for signs that identity is set up badly.
+const SIGNS_EVERY: Duration = Duration::from_secs(1);
+
 /// Serves until told to stop.
-pub(crate) async fn serve(url: &StoreUrl, args: &Serve, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn serve(common: &Common, args: &Serve, out: &Out) -> Result<(), Failure> {
     // Before anything else: a signal that comes while we start is not lost.
     let mut signals = Signals::new()?;
-    let Some(upstream) = &args.upstream else {
+    let mut flags = args.flags.clone();
+    flags.store.clone_from(&common.store);
+    let config = Config::load(common.config.as_deref(), &flags)?;
+    let Some(upstream) = &config.server.upstream else {
         let message = "no upstream: name the API to protect with --upstream http://HOST:PORT";
         return Err(Failure::usage("upstream.missing", message));
     };
-    let upstream = Upstream::parse(upstream)?;
-    if let Some(path) = &args.ready_file {
+    let upstream = Upstream::parse(&upstream.0.to_string())?;
+    logs::init(common.log_format, common.log_level)?;
+    if let Some(path) = &config.server.ready_file {
         ready::clear(path)?;
     }
-    let engine = Engine::new(url.open(Access::Create).await?);
-    let served = serve_on(&engine, upstream, args, url, out, &mut signals).await;
-    let closed = engine.close().await;
+    let url = StoreUrl::parse(&config.store.url)?;
+    let store = url.open_with(Access::Create, config.sqlite_options()).await?;
+    let engine = Engine::with_options(store, config.engine_options());
+    let server = Server { config, url, engine, out };
+    let served = server.run(upstream, args.admin_token.as_deref(), &mut signals).await;
+    let closed = server.engine.close().await;
+    logs::flush();
     served?;
     Ok(closed?)
 }
 
-async fn serve_on(
-    engine: &Engine,
-    upstream: Upstream,
-    args: &Serve,
-    url: &StoreUrl,
-    out: &Out,
-    signals: &mut Signals,
-) -> Result<(), Failure> {
-    let secret = secret::of_store(engine).await?;
-    let shown = upstream.to_string();
-    let settings = settings(args, upstream, secret)?;
-    let gateway = Gateway::start(settings, engine.clone(), control(engine)).await?;
-    if let Some(path) = &args.ready_file {
-        ready::write(path, &gateway.listen, &gateway.admin)?;
-    }
-    tell(&gateway, &shown, url, out)?;
-    signals.next().await;
-    tracing::info!("told to stop: draining");
-    gateway.drain(signals.next()).await;
-    Ok(())
+/// What a server stands on.
+struct Server<'o> {
+    config: Config,
+    url: StoreUrl,
+    engine: Engine,
+    out: &'o Out,
 }
 
-fn tell(gateway: &Gateway, upstream: &str, url: &StoreUrl, out: &Out) -> Result<(), Failure> {
-    if out.is_json() {
-        let (listen, admin, pid) = (&gateway.listen, &gateway.admin, std::process::id());
-        return out.print_json(&json!({ "listen": listen, "admin": admin, "pid": pid }));
-    }
-    out.print(&format!(
-        "{} → {upstream}\ncontrol API {}\nstore {}\n",
-        gateway.listen,
-        gateway.admin,
-        url.shown()
-    ))
-}
-
-fn settings(args: &Serve, upstream: Upstream, secret: [u8; 32]) -> Result<Settings, Failure> {
-    let (identity, identity_headers) = identity(args, secret)?;
-    let mut policy = Policy::unwritten();
-    policy.on_abandoned = match args.on_abandoned {
-        WhenAbandoned::Rerun => OnAbandoned::Rerun,
-        WhenAbandoned::Hold => OnAbandoned::Hold,
-    };
-    policy.lease_ms = args.lease.0;
-    policy.wait_ms = args.wait.0;
-    policy.max_request_bytes = args.max_request_bytes;
-    policy.max_stored_bytes = args.max_stored_bytes;
-    let ms = Duration::from_millis;
-    let times = Times {
-        headers: ms(args.header_timeout.0),
-        body: ms(args.body_timeout.0),
-        write: ms(args.body_timeout.0),
-        upstream: ms(args.upstream_timeout.0),
-        drain: ms(args.drain_timeout.0),
-        ..Times::default()
-    };
-    let files = args.tls_cert.clone().zip(args.tls_key.clone());
-    let tls = files.map(|(cert, key)| TlsFiles { cert, key });
-    let limits = Limits { connections_max: args.max_connections, ..Limits::default() };
-    Ok(Settings {
-        listen: args.listen,
-        admin: args.admin,
-        upstream,
-        route_upstreams: std::collections::HashMap::new(),
-        identity,
-        identity_headers,
-        routes: Routes::every(policy)?,
-        secret,
-        tls,
-        limits,
-        times,
-    })
-}
-
-fn identity(args: &Serve, secret: [u8; 32]) -> Result<(Identity, Vec<HeaderName>), Failure> {
-    let header = |flag: &str, value: &Option<String>| {
-        let Some(name) = value else {
-            let message = format!("--identity header needs {flag} NAME");
-            return Err(Failure::usage("identity", message));
+impl Server<'_> {
+    async fn run(
+        &self,
+        upstream: Upstream,
+        admin_token: Option<&str>,
+        signals: &mut Signals,
+    ) -> Result<(), Failure> {
+        let (config, engine) = (&self.config, &self.engine);
+        let secret = Secret::load(config.identity.secret_file.as_deref(), engine).await?;
+        let (identity, signs) = identity::from_config(config, &secret)?;
+        let shown = upstream.to_string();
+        let settings = settings(config, upstream)?;
+        let door = config.door(engine.clone(), identity, settings.routes.clone(), &secret);
+        let health = Arc::new(Health::default());
+        let metrics = Arc::new(Metrics::new(engine.capabilities().name, false));
+        let admin = |address: &str| {
+            let principals = self.principals(address, admin_token)?;
+            Ok(AdminState::new(AdminOptions {
+                engine: engine.clone(),
+                secret: secret.derive("permits"),
+                principals,
+                metrics: metrics.clone(),
+                health: health.clone(),
+                open_metrics: config.server.open_metrics,
+            }))
         };
-        HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
-            Failure::usage("identity", format!("{flag} {name:?} is not a header's name"))
-        })
-    };
-    Ok(match args.identity {
-        IdentitySource::Authorization => {
-            (Identity::Authorization { secret, strict: false }, Vec::new())
+        let gateway = Gateway::start(settings, door, metrics.clone(), admin).await?;
+        let tasks = [
+            tokio::spawn(sweep(engine.clone(), config.store.sweep_every.duration())),
+            tokio::spawn(look_for_signs(signs, health.clone())),
+        ];
+        if let Some(path) = &config.server.ready_file {
+            ready::write(path, &gateway.listen, &gateway.admin)?;
         }
-        IdentitySource::Header => {
-            let tenant = header("--tenant-header", &args.tenant_header)?;
-            let caller = header("--caller-header", &args.caller_header)?;
-            let names = vec![tenant.clone(), caller.clone()];
-            (Identity::Headers { tenant, caller }, names)
+        self.tell(&gateway, &shown)?;
+        signals.next().await;
+        tracing::info!("told to stop: draining");
+        health.drain();
+        tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        gateway.drain(signals.next()).await;
+        Ok(())
+    }
+
+    /// Who may use the control API: the operator, the file's principals, and commands that find
+    /// this server by the lock file of its store.
+    fn principals(&self, address: &str, given: Option<&str>) -> Result<Principals, Failure> {
+        let failed = |why: String| Failure::usage("admin.token", why);
+        let (operator, made) = operator(given).map_err(failed)?;
+        if let Some(token) = made {
+            // Once, and on standard error: it is a secret, and no part of the output.
+            self.out.note(&format!("the operator's token for this run: {token}"));
         }
-        IdentitySource::Single => {
-            let caller = Caller { tenant: "single".into(), caller: "single".into() };
-            (Identity::Single(caller), Vec::new())
+        let mut principals = vec![operator];
+        for principal in &self.config.principals {
+            let reach = Reach::Tenant(principal.tenant.clone());
+            let known = Principal::hashed(&principal.caller, reach, &principal.token_sha256);
+            principals.push(known.map_err(failed)?);
         }
+        if let StoreUrl::Sqlite(path) = &self.url {
+            let token = new_token().map_err(failed)?;
+            principals.push(Principal::with_token("command line", Reach::Operator, &token));
+            announce(path, address, token)?;
+        }
+        Ok(Principals::new(principals))
+    }
+
+    fn tell(&self, gateway: &Gateway, upstream: &str) -> Result<(), Failure> {
+        let (listen, admin) = (&gateway.listen, &gateway.admin);
+        if self.out.is_json() {
+            let pid = std::process::id();
+            return self.out.print_json(&json!({ "listen": listen, "admin": admin, "pid": pid }));
+        }
+        let store = self.url.shown();
+        self.out.print(&format!("{listen} → {upstream}\ncontrol API {admin}\nstore {store}\n"))
+    }
+}
+
+fn announce(path: &Path, address: &str, token: String) -> Result<(), Failure> {
+    let announced = Announced { server: address.into(), token };
+    SqliteStore::announce(path, &announced).map_err(|error| {
+        let message = format!("can't write the lock file of {}: {error}", path.display());
+        Failure::failed("store.lock", message)
     })
 }
 
-/// What the control API answers.
-fn control(engine: &Engine) -> axum::Router {
-    let capabilities = engine.capabilities();
-    let health = json!({
-        "status": "ok",
-        "store": capabilities.name,
-        "durability": capabilities.durability.to_string(),
-    });
-    axum::Router::new().route("/healthz", get(move || async move { Json(health) }))
+/// Drops what is past its time, now and then. Sweeps of several processes do no harm.
+async fn sweep(engine: Engine, every: Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        match engine.sweep(|_| {}).await {
+            Ok(swept) => tracing::info!(?swept, "swept"),
+            Err(error) => tracing::warn!(%error, "the sweep broke off; it comes again"),
+        }
+    }
+}
+
+/// Shows in health that static credentials were expected and a token of short life came.
+async fn look_for_signs(signs: Arc<Signs>, health: Arc<Health>) {
+    while !signs.jwt_seen() {
+        tokio::time::sleep(SIGNS_EVERY).await;
+    }
+    health.warn(
+        "a JWT came as credential: a refreshed token is a new caller; use [identity] source = \
+         \"jwt\", or strict = true to refuse it",
+    );
+}
+
+fn settings(config: &Config, upstream: Upstream) -> Result<Settings, Failure> {
+    let asker = Asker::new(PERMISSION_WITHIN)?;
+    let hook = |url: &crate::config::field::Url, route: &RouteSection| {
+        asker.hook(url.0.clone(), route.policy().dialect)
+    };
+    let mut route_upstreams = std::collections::HashMap::new();
+    for route in &config.routes {
+        if let Some(url) = &route.upstream {
+            route_upstreams.insert(route.r#match.clone(), Upstream::parse(&url.0.to_string())?);
+        }
+    }
+    let (server, limits) = (&config.server, &config.limits);
+    let files = server.tls_cert.clone().zip(server.tls_key.clone());
+    let names = config.identity.tenant_header.iter().chain(&config.identity.caller_header);
+    Ok(Settings {
+        listen: server.listen,
+        admin: server.admin,
+        upstream,
+        route_upstreams,
+        identity_headers: names.cloned().collect(),
+        routes: config.http_routes(hook)?,
+        tls: files.map(|(cert, key)| TlsFiles { cert, key }),
+        limits: Limits {
+            connections_max: limits.connections as usize,
+            head_bytes_max: usize::try_from(limits.header_bytes.0).unwrap_or(usize::MAX),
+            headers_max: limits.headers as usize,
+            streams_max: limits.streams,
+            idle_upstream_max: limits.upstream_idle_connections as usize,
+        },
+        times: Times {
+            headers: server.header_timeout.duration(),
+            body: server.body_timeout.duration(),
+            write: server.write_timeout.duration(),
+            connect: server.connect_timeout.duration(),
+            upstream: server.upstream_timeout.duration(),
+            idle_upstream: server.upstream_idle_timeout.duration(),
+            drain: server.drain_timeout.duration(),
+        },
+    })
 }
 
 /// SIGTERM and SIGINT.

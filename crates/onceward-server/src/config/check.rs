@@ -76,7 +76,13 @@ fn identity(config: &Config, flags: &Flags, reading: &mut Reading) {
         let source = super::field::Field::show(&identity.source).unwrap_or_default();
         // A field that is there and can't be read was told already.
         if !reading.is_wrong_at(&format!("identity.{name}")) {
-            let message = format!("is missing: `source = {source}` needs it");
+            let flag = name.replace('_', "-");
+            let message = match name {
+                "tenant_header" | "caller_header" => {
+                    format!("is missing: `source = {source}` needs it (or --{flag} NAME)")
+                }
+                _ => format!("is missing: `source = {source}` needs it"),
+            };
             reading.breaks(&format!("identity.{name}"), message);
         }
     };

@@ -141,12 +141,6 @@ impl Config {
         Ok(Routes::written(routes?))
     }
 
-    /// Where the requests of each route go, in the order of the routes.
-    pub(crate) fn upstreams(&self) -> Vec<Option<&Url>> {
-        let default = self.server.upstream.as_ref();
-        self.routes.iter().map(|route| route.upstream.as_ref().or(default)).collect()
-    }
-
     /// The engine's bounds.
     pub(crate) fn engine_options(&self) -> EngineOptions {
         EngineOptions {

@@ -21,7 +21,7 @@ use super::forward::Forward;
 use super::headers;
 use super::listen::{Peer, Serves};
 use super::settings::Settings;
-use super::watch::Watch;
+use super::sight::Watch;
 use crate::metrics::Metrics;
 
 /// Longest part of a client's own request id that an answer repeats.
@@ -90,8 +90,10 @@ impl Service<Request<Incoming>> for Connection {
         headers::introduce(&mut head, self.peer.address, self.peer.is_tls);
         let body = RequestBody::live(body, self.shared.body_for);
         let seen = self.shared.watch.begin(&head.headers);
-        let answering =
-            tower::Service::call(&mut self.shared.protected.clone(), Request::from_parts(head, body));
+        let answering = tower::Service::call(
+            &mut self.shared.protected.clone(),
+            Request::from_parts(head, body),
+        );
         Box::pin(async move {
             let response = answering.await?;
             seen.answered(&response);

@@ -9,7 +9,7 @@
 //! | `listen`, `socket`, `framing`, `tls` | connections in: limits, time-outs, double framing |
 //! | `entry`, `headers`, `body` | one request: what is refused, what is passed on |
 //! | `forward`, `pool` | connections out: what was sent, what was not |
-//! | `watch` | what is counted and logged of a request |
+//! | `sight` | what is counted and logged of a request |
 //! | `ready` | the ready file |
 
 mod body;
@@ -21,15 +21,14 @@ mod listen;
 mod pool;
 pub(crate) mod ready;
 pub(crate) mod settings;
+mod sight;
 mod socket;
 mod tls;
-mod watch;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::engine::Engine;
 use onceward::http::{Door, Drain, OncewardLayer};
 use tokio::sync::watch;
 use tower::Layer;
@@ -61,7 +60,7 @@ impl Gateway {
     /// Binds both listeners and serves: requests through the layer, the control API as it is.
     pub(crate) async fn start(
         settings: Settings,
-        engine: Engine,
+        door: Door,
         metrics: Arc<Metrics>,
         admin: impl FnOnce(&str) -> Result<AdminState, Failure>,
     ) -> Result<Self, Failure> {
@@ -70,13 +69,6 @@ impl Gateway {
         let control = Listener::bind("--admin", settings.admin, None).await?;
         let (listen, admin_url) = (data.url(), control.url());
         let forward = Forward::new(&settings)?;
-        let mut door = Door::new(engine, settings.identity.clone(), settings.routes.clone())
-            .with_secret(settings.secret)
-            .with_limits(settings.door_limits)
-            .with_cache_bytes(settings.limits.cache_bytes);
-        if let Some((tenant, caller)) = &settings.told_identity {
-            door = door.with_identity_headers(tenant.clone(), caller.clone());
-        }
         let drain = door.drain();
         let protected = OncewardLayer::new(door).layer(forward);
         let admin = admin(&admin_url)?;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::{HeaderName, Uri};
-use onceward::http::{DoorLimits, Identity, Routes};
+use onceward::http::Routes;
 
 use crate::failure::Failure;
 
@@ -23,18 +23,10 @@ pub(crate) struct Settings {
     pub(crate) upstream: Upstream,
     /// Where requests of an endpoint (`POST /v1/things/{id}`) go instead. Default: nowhere else.
     pub(crate) route_upstreams: HashMap<String, Upstream>,
-    /// Who asks.
-    pub(crate) identity: Identity,
     /// Headers that say who asks: a client can't have them removed as hop-by-hop.
     pub(crate) identity_headers: Vec<HeaderName>,
-    /// Headers in which upstreams are told who was identified. Default: none.
-    pub(crate) told_identity: Option<(HeaderName, HeaderName)>,
-    /// Bounds of the layer.
-    pub(crate) door_limits: DoorLimits,
     /// What is protected, and how.
     pub(crate) routes: Routes,
-    /// Keys the hashes of payload leaves.
-    pub(crate) secret: [u8; 32],
     /// Certificate and key of the listener. Default: none, plain HTTP.
     pub(crate) tls: Option<TlsFiles>,
     /// Bounds.
@@ -65,8 +57,6 @@ pub(crate) struct Limits {
     pub(crate) streams_max: u32,
     /// Connections to an upstream that are kept while idle. Default: 256.
     pub(crate) idle_upstream_max: usize,
-    /// Bytes of the replay cache. Default: 64 MiB.
-    pub(crate) cache_bytes: u64,
 }
 
 impl Default for Limits {
@@ -77,7 +67,6 @@ impl Default for Limits {
             headers_max: 128,
             streams_max: 128,
             idle_upstream_max: 256,
-            cache_bytes: 64 * 1024 * 1024,
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::config::sections::{Principal, Source};
 use crate::failure::Failure;
 
 /// The tenant of what belongs to nobody else.
-pub(crate) const RESERVED_TENANT: &str = "onceward internal";
+pub(crate) const RESERVED_TENANT: &str = onceward::engine::STORE_TENANT;
 
 /// What health has to tell about identity.
 #[derive(Debug, Default)]

@@ -15,7 +15,8 @@ use sha2::{Digest, Sha256};
 use super::RESERVED_TENANT;
 use crate::failure::Failure;
 
-const SPACE: &str = "secret";
+/// A space that no list of the control API shows.
+const SPACE: &str = "onceward.secret";
 const NAME: &str = "identity";
 /// Fewest bytes of a secret file: fewer could be guessed.
 const MIN_FILE_BYTES: usize = 32;

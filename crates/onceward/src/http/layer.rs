@@ -196,7 +196,9 @@ where
         return Ok(refused.map(Body::from));
     }
     let key = admitted.key.clone();
-    let mut response = match door.cache.get(&admitted.claim.key, &admitted.claim.fingerprint) {
+    let cached = door.cache.get(&admitted.claim.key, &admitted.claim.fingerprint);
+    served.cached = Some(cached.is_some());
+    let mut response = match cached {
         Some(outcome) => said_again(decode(&outcome)?, policy)?,
         None => {
             admitted.keep_payload(policy, &door.leaf_key);

@@ -15,6 +15,8 @@ pub struct Served {
     pub tenant: Option<String>,
     /// A truncated hash of the key, once there was one; never the key.
     pub key_hash: Option<String>,
+    /// Whether the answer was in the replay cache; none where that was not looked at.
+    pub cached: Option<bool>,
     /// `run`, `replay`, `none` where no key was involved, or the code of the refusal.
     pub verdict: &'static str,
 }
@@ -25,7 +27,8 @@ pub(super) struct Again;
 
 impl Served {
     pub(super) fn at(endpoint: &str) -> Self {
-        Self { endpoint: endpoint.into(), tenant: None, key_hash: None, verdict: "none" }
+        let endpoint = endpoint.into();
+        Self { endpoint, tenant: None, key_hash: None, cached: None, verdict: "none" }
     }
 
     pub(super) fn claims(&mut self, key: &Key) {

@@ -60,8 +60,12 @@ impl Seen {
         self.metrics.answered(&endpoint, Answered { verdict, status, took });
         match verdict {
             "rate.limited" => self.metrics.rate_limited(&endpoint),
+            "circuit.open" => self.metrics.circuit_refused(&endpoint),
             "store.unavailable" => self.metrics.store_failed("store.unavailable"),
             _ => {}
+        }
+        if let Some(hit) = served.cached {
+            self.metrics.cache(hit);
         }
         if let Some(tenant) = &served.tenant {
             self.metrics.of_tenant(tenant, verdict);
