@@ -5,7 +5,8 @@
 //! lease is renewed before half of it has passed.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -20,6 +21,8 @@ use onceward_core::decide::Verdict;
 use tokio::sync::oneshot;
 use tower_layer::Layer;
 use tower_service::Service;
+
+use crate::engine::random_u64;
 
 use super::admit::{Admitted, Brought, admit, brought};
 use super::answer::{for_handler, said_again};
@@ -146,7 +149,7 @@ async fn protect<S, B, R>(
     door: Arc<Door>,
     inner: S,
     (mut head, body): (Parts, B),
-    (policy, place): (&Policy, Place),
+    (policy, place): (&Arc<Policy>, Place),
     (request_id, served): (&str, &mut Served),
 ) -> Result<Response<Body>, Refusal>
 where
@@ -163,7 +166,7 @@ where
     let unkeyed = matches!((&key, policy.missing_key), (Ok(Brought::Nothing), MissingKey::Allow));
     if unkeyed && policy.commits == Commits::One {
         // Its writes have to be committed under some key; nobody will ever ask for this one.
-        key = Ok(Brought::Key(format!("unkeyed-{}", random_id())));
+        key = Ok(Brought::Key(format!("unkeyed-{}", unique_id())));
     } else if unkeyed {
         let mut leave = door.gates.enter_unclaimed(place.route)?;
         let mut response = pass(inner, Request::from_parts(head, body), request_id).await;
@@ -234,7 +237,7 @@ async fn settle<S, B, R>(
     door: Arc<Door>,
     inner: S,
     (head, body): (Parts, Bytes),
-    (policy, route): (Policy, Option<usize>),
+    (policy, route): (Arc<Policy>, Option<usize>),
     admitted: Admitted,
 ) -> Result<Response<Body>, Refusal>
 where
@@ -388,8 +391,12 @@ fn going_down() -> Refusal {
     Refusal::new(Code::Shed, "this server is going down; retry with the same key")
 }
 
-fn random_id() -> String {
-    format!("{:016x}{:016x}", crate::engine::random_u64(), crate::engine::random_u64())
+fn unique_id() -> String {
+    // Nobody has it twice: where this process began is random, and it goes on from there. Asking
+    // the operating system each time would be two calls per request.
+    static BEGUN: OnceLock<(u64, AtomicU64)> = OnceLock::new();
+    let (prefix, count) = BEGUN.get_or_init(|| (random_u64(), AtomicU64::new(random_u64())));
+    format!("{prefix:016x}{:016x}", count.fetch_add(1, Ordering::Relaxed))
 }
 
 /// The request's id; made if it brings none that can be passed on.
@@ -398,7 +405,7 @@ fn ensure_request_id(head: &mut Parts) -> String {
     if let Some(id) = there.filter(|id| (1..=128).contains(&id.len())) {
         return id.to_string();
     }
-    let id = random_id();
+    let id = unique_id();
     if let Ok(value) = HeaderValue::from_str(&id) {
         head.headers.insert(names::X_REQUEST_ID, value);
     }

@@ -3,6 +3,8 @@
 //! A template is matched segment by segment on the path as it was sent, without decoding: two
 //! spellings of one path are two paths. The first route that fits wins.
 
+use std::sync::Arc;
+
 use http::Method;
 use onceward_core::limits::{LimitError, MAX_PART_BYTES};
 use sha2::{Digest, Sha256};
@@ -14,14 +16,14 @@ use super::policy::Policy;
 pub struct Route {
     method: Method,
     template: String,
-    policy: Policy,
+    policy: Arc<Policy>,
 }
 
 /// Every route of a layer.
 #[derive(Debug, Clone)]
 pub struct Routes {
     written: Vec<Route>,
-    unwritten: Policy,
+    unwritten: Arc<Policy>,
 }
 
 /// Where a request belongs.
@@ -56,7 +58,7 @@ impl Route {
             return Err(bad("METHOD /path/{parameter}, parameters as whole segments"));
         }
         policy.validate()?;
-        Ok(Self { method, template: template.to_string(), policy })
+        Ok(Self { method, template: template.to_string(), policy: Arc::new(policy) })
     }
 
     fn values(&self, method: &Method, path: &str) -> Option<Vec<String>> {
@@ -84,7 +86,7 @@ impl Routes {
     /// These routes; a path that matches none passes unprotected.
     #[must_use]
     pub fn written(routes: Vec<Route>) -> Self {
-        Self { written: routes, unwritten: Policy::default() }
+        Self { written: routes, unwritten: Arc::default() }
     }
 
     /// Every POST, PUT, PATCH and DELETE is a route under this policy, its path its own template.
@@ -93,12 +95,12 @@ impl Routes {
     /// When the policy breaks a bound.
     pub fn every(policy: Policy) -> Result<Self, LimitError> {
         policy.validate()?;
-        Ok(Self { written: Vec::new(), unwritten: policy })
+        Ok(Self { written: Vec::new(), unwritten: Arc::new(policy) })
     }
 
     /// The policy and place of a request, or none when it passes unprotected.
     #[must_use]
-    pub fn find(&self, method: &Method, path: &str) -> Option<(&Policy, Place)> {
+    pub fn find(&self, method: &Method, path: &str) -> Option<(&Arc<Policy>, Place)> {
         if !is_protected(method) {
             return None;
         }
@@ -123,7 +125,7 @@ impl Routes {
     pub fn list(&self) -> impl Iterator<Item = (String, &Policy)> {
         self.written
             .iter()
-            .map(|route| (format!("{} {}", route.method, route.template), &route.policy))
+            .map(|route| (format!("{} {}", route.method, route.template), &*route.policy))
     }
 }
 
