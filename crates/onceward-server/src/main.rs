@@ -29,6 +29,11 @@ use cli::{Cli, Command};
 use failure::Failure;
 use output::Out;
 
+/// A request is many small allocations on several threads: a fifth of its time with the system's
+/// allocator.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
