@@ -80,18 +80,21 @@ impl Keys {
     }
 }
 
+/// A record, as far as both stores must agree on it.
+type Seen = (Key, State, Token);
+
 /// What both stores must agree on. Stamps are each store's own; the token tells which write it was.
-fn seen(record: &Record) -> (Key, State, Token) {
+fn seen(record: &Record) -> Seen {
     (record.key.clone(), record.state, record.token)
 }
 
-fn there(found: &There) -> Option<(Key, State, Token)> {
+fn there(found: &There) -> Option<Seen> {
     let There::Record(found) = found else { panic!("a record was asked for") };
     found.as_ref().map(|stored| seen(&stored.record))
 }
 
 /// What an answer says, and whether it was applied again or what it was refused for.
-fn said(answer: &Answer) -> Result<(bool, bool), Vec<Option<(Key, State, Token)>>> {
+fn said(answer: &Answer) -> Result<(bool, bool), Vec<Option<Seen>>> {
     match answer {
         Answer::Applied(applied) => Ok((applied.first.is_some(), applied.again)),
         Answer::Refused(refused) => Err(refused.failed.iter().map(|(_, at)| there(at)).collect()),
@@ -99,7 +102,7 @@ fn said(answer: &Answer) -> Result<(bool, bool), Vec<Option<(Key, State, Token)>
     }
 }
 
-fn facts(loaded: &Loaded) -> Vec<Option<(Key, State, Token)>> {
+fn facts(loaded: &Loaded) -> Vec<Option<Seen>> {
     let found = |fact: &Fact| match fact {
         Fact::Record(found) => found.as_ref().map(|found| seen(&found.stored.record)),
         Fact::Mark(_) => panic!("records were asked for"),
@@ -107,7 +110,7 @@ fn facts(loaded: &Loaded) -> Vec<Option<(Key, State, Token)>> {
     loaded.facts.iter().map(found).collect()
 }
 
-fn items(page: &Page) -> Vec<(Key, State, Token)> {
+fn items(page: &Page) -> Vec<Seen> {
     let Items::Records(records) = &page.items else { panic!("records were asked for") };
     records.iter().map(seen).collect()
 }

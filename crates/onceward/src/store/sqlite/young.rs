@@ -187,8 +187,6 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
-
     use onceward_core::key::Kind;
 
     use super::*;
