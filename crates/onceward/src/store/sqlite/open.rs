@@ -154,8 +154,8 @@ pub(super) fn look(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// The log, to be synced by us. What a process that was killed has left in it is made durable first,
-/// because whoever reads it is told of it; and its place in the folder, and the database's.
+/// The log, to be synced by us. What a killed process has left in it is made durable first, because
+/// whoever reads it is told of it; and its place in the folder, and the database's.
 pub(super) fn log(path: &Path) -> Result<File, StoreError> {
     let log_path = beside(path, "-wal");
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -1,7 +1,7 @@
 //! Young records: those whose names are not in the index of names yet.
 //!
-//! Names come in no order, so an index that is written at every first claim writes a page per claim.
-//! New names are kept here in memory instead and brought to the index later, in the order of the
+//! Names come in no order, so an index that is written at every first claim writes a page per
+//! claim. New names are kept here in memory and brought to the index later, in the order of the
 //! names and a few with every commit, where many of them share a page. Nothing is lost with the
 //! memory: a record's row has its name, rows are numbered by stamps, which only rise, and `indexed`
 //! in `meta` tells up to which number they are in the index. Whoever has no memory that covers its
@@ -56,8 +56,8 @@ impl Young {
         self.read().get(key)
     }
 
-    /// As [`Young::get`], for a snapshot. `None` when not every record that the snapshot has outside
-    /// its index is here: names leave while a snapshot is read, so each look asks anew.
+    /// As [`Young::get`], for a snapshot. `None` when not every record that the snapshot has
+    /// outside its index is here: names leave while a snapshot is read, so each look asks anew.
     pub(super) fn find(&self, key: &Key, indexed: u64, stamp: u64) -> Option<Option<i64>> {
         let names = self.read();
         let covered = names.range.is_some_and(|(above, up_to)| above <= indexed && stamp <= up_to);
