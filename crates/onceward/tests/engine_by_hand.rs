@@ -5,10 +5,14 @@ mod common;
 
 use common::*;
 use onceward::core::audit::Trace;
-use onceward::core::decide::{Finish, JobOrder, NewJob, Resolution, Resolved, Retry, Verdict};
+use onceward::core::decide::{
+    Change, Effects, Finish, JobOrder, NewJob, Resolution, Resolved, Retry, Verdict,
+};
+use onceward::core::guard::{Guard, Rule};
 use onceward::core::key::Key;
-use onceward::core::record::{OnAbandoned, State};
-use onceward::engine::{Engine, Take, Taken};
+use onceward::core::record::{Body, OnAbandoned, State};
+use onceward::engine::{Engine, EngineError, Take, Taken};
+use onceward::store::{AuditFilter, Items, List};
 
 fn ordered(id: &str) -> NewJob {
     let mut job = NewJob::new(job_key(id), print(id), bytes(id));
@@ -85,4 +89,37 @@ async fn a_rerun_by_hand_that_is_released_does_not_forget_its_payload() {
     let found = engine.look(&key("k")).await.unwrap().unwrap();
     assert_eq!(found.stored.record.state, State::Failed);
     assert_eq!(engine.fail(&again, "late", Retry::Never).await.unwrap(), Finish::Lost);
+}
+
+#[tokio::test]
+async fn every_decision_by_hand_names_who_made_it() {
+    for how in endings() {
+        let engine = three_jobs().await;
+        let by = Trace { actor: Some("ada".into()), ..Trace::default() };
+        assert_eq!(engine.resolve(&job_key("1"), &how, &by).await.unwrap(), Resolved::Ok);
+        let what = List::Audit(AuditFilter::default());
+        let Items::Audit(entries) = engine.list(what, None, 100).await.unwrap().items else {
+            panic!("the audit was asked for");
+        };
+        let last = &entries.last().unwrap().entry;
+        assert_eq!(last.trace.actor.as_deref(), Some("ada"), "{how:?}: {last:?}");
+    }
+}
+
+#[tokio::test]
+async fn i28_nobody_moves_the_counters_of_jobs_by_hand() {
+    let engine = three_jobs().await;
+    let order = JobOrder::new(&job_key("1"), "subject").unwrap();
+    for (subject, at) in [(&order.done, 0), (&order.tail, 3)] {
+        let refused = engine.put(subject, at, Some(bytes("mine"))).await.unwrap_err();
+        let EngineError::Limit(limit) = &refused else { panic!("{refused:?}") };
+        assert_eq!(limit.field, "space");
+        assert!(refused.to_string().contains("kept by the queues"), "{refused}");
+        let guard = Guard::new(subject.clone(), Rule::Exactly { expected: at }).unwrap();
+        let changes = vec![Change { guard, value: Body::Set(bytes("mine")) }];
+        let done = with_effects("done", Effects { changes, ..Effects::default() });
+        let refused = engine.run_once(&claim("k", "p"), &done).await.unwrap_err();
+        assert!(refused.to_string().contains("kept by the queues"), "{refused}");
+    }
+    assert_eq!(take(&engine).await[0].permit.key(), &job_key("1"), "in order");
 }

@@ -273,3 +273,31 @@ async fn i07_a_renewal_without_an_answer_is_an_error_that_says_unknown() {
     let closed: Arc<dyn Store> = store;
     drop(closed);
 }
+
+#[tokio::test]
+async fn a_sweep_that_fails_for_one_record_counts_its_neighbours() {
+    // A store without groups, so that a fault meets one record alone.
+    let harness = PoorHarness::exact();
+    let bench = Bench::new(&harness).await;
+    for id in ["a", "b", "c"] {
+        bench.engine.run_once(&claim(id, "p"), &outcome("done")).await.unwrap();
+    }
+    assert!(harness.advance(86_400_000).await.unwrap());
+    harness.settle().await.unwrap();
+    bench.fault(Fault::Before);
+    let mut heard = 0;
+    let swept = bench.engine.sweep(|report| heard = report.expired).await;
+    assert!(swept.unwrap_err().nothing_done());
+    assert_eq!(heard, 2);
+    harness.settle().await.unwrap();
+    let what = List::Audit(onceward::store::AuditFilter {
+        action: Some("sweep".into()),
+        ..Default::default()
+    });
+    let Items::Audit(entries) = bench.engine.list(what, None, 9).await.unwrap().items else {
+        panic!("the audit was asked for");
+    };
+    let details: Vec<_> =
+        entries.iter().filter_map(|entry| entry.entry.detail.as_deref()).collect();
+    assert_eq!(details, [r#"{"expired":2,"forgotten":0,"unknown":0}"#]);
+}

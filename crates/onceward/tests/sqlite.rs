@@ -5,6 +5,8 @@
 
 #[path = "sqlite/crash.rs"]
 mod crash;
+#[path = "sqlite/names.rs"]
+mod names;
 #[path = "sqlite/support.rs"]
 mod support;
 

@@ -4,7 +4,7 @@
 //! that completes the key, so all of it is there or none.
 
 use super::claim::guard_condition;
-use super::job::{JobOrder, Placed, place_job};
+use super::job::{JobOrder, Placed, check_writable, place_job};
 use super::{Facts, Look, Verdict, judge};
 use crate::Bytes;
 use crate::audit::{Entry, Trace};
@@ -92,8 +92,8 @@ impl NewJob {
 }
 
 impl Effects {
-    /// Checks that every effect stays with the tenant of the key it follows (A03), and the bounds
-    /// of jobs.
+    /// Checks that every effect stays with the tenant of the key it follows (A03), that none moves
+    /// a counter of jobs, and the bounds of jobs.
     ///
     /// # Errors
     /// The first effect that does not.
@@ -106,6 +106,7 @@ impl Effects {
             return Err(LimitError::new("effects", "another tenant's", bound));
         }
         self.changes.iter().try_for_each(|change| change.guard.rule.validate())?;
+        self.changes.iter().try_for_each(|change| check_writable(&change.guard.subject))?;
         self.audit.iter().try_for_each(|entry| entry.trace.validate())?;
         self.jobs.iter().try_for_each(NewJob::validate)
     }

@@ -190,7 +190,7 @@ pub fn fail(
         }
         Retry::In(_) | Retry::Never => {
             record.state = State::Dead;
-            push_dead(&mut batch, record);
+            push_dead(&mut batch, record, None);
             Step::Commit(batch, Finish::Dead)
         }
     }

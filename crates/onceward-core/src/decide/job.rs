@@ -43,6 +43,24 @@ pub struct JobOrder {
     pub done: Subject,
 }
 
+/// Spaces of the counters.
+const TAIL: &str = "jobs.tail";
+const DONE: &str = "jobs.done";
+
+/// Checks that a subject may be written by hand: whoever moved a counter of jobs would make jobs of
+/// its subject run out of order, or never.
+///
+/// # Errors
+/// When it is one of [`JobOrder`].
+pub fn check_writable(subject: &Subject) -> Result<(), LimitError> {
+    let space = subject.space();
+    if space == TAIL || space == DONE {
+        let bound = "another space: jobs.tail and jobs.done are kept by the queues";
+        return Err(LimitError::new("space", space, bound));
+    }
+    Ok(())
+}
+
 impl JobOrder {
     /// The order of a subject's jobs in the queue that `key` belongs to.
     ///
@@ -51,8 +69,8 @@ impl JobOrder {
     pub fn new(key: &Key, subject: &str) -> Result<Self, LimitError> {
         let id = format!("{}:{}", key.scope_column(), crate::text::escape(subject));
         Ok(Self {
-            tail: Subject::new(&key.tenant(), "jobs.tail", &id)?,
-            done: Subject::new(&key.tenant(), "jobs.done", &id)?,
+            tail: Subject::new(&key.tenant(), TAIL, &id)?,
+            done: Subject::new(&key.tenant(), DONE, &id)?,
         })
     }
 }
@@ -243,13 +261,15 @@ pub(super) fn bury_abandoned(record: &Record, token: Token) -> Step<Granted, Ver
     dead.error = Some(super::text("every attempt was abandoned: its worker vanished"));
     let mut batch = Batch::new(token);
     batch.conditions.push(Condition::RevIs(record.key.clone(), record.rev));
-    push_dead(&mut batch, dead.clone());
+    push_dead(&mut batch, dead.clone(), None);
     Step::Commit(batch, Granted::Dead(Box::new(dead)))
 }
 
-/// Writes a record as dead and, if its subject goes on without it, moves the mark past it.
-pub(super) fn push_dead(batch: &mut Batch, dead: Record) {
-    let mut entry = Entry::about(&dead.key, "dead", &dead.fingerprint, &dead.trace);
+/// Writes a record as dead and, if its subject goes on without it, moves the mark past it. `by` is
+/// who decided so, if it was not the record's own course.
+pub(super) fn push_dead(batch: &mut Batch, dead: Record, by: Option<&Trace>) {
+    let trace = by.unwrap_or(&dead.trace);
+    let mut entry = Entry::about(&dead.key, "dead", &dead.fingerprint, trace);
     entry.fence = Some(dead.last_fence.0);
     entry.detail.clone_from(&dead.error);
     let passed = dead.guard.clone().filter(|_| dead.terms.on_dead == OnDead::Skip);

@@ -114,7 +114,7 @@ pub fn resolve(
             let mut dead = record.clone();
             dead.state = State::Dead;
             dead.error = Some(error_text(reason));
-            push_dead(&mut batch, dead);
+            push_dead(&mut batch, dead, Some(trace));
         }
         Resolution::Erase | Resolution::Discard => {
             batch.writes.push(Write::Delete(key.clone()));

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use onceward_core::Bytes;
 use onceward_core::audit::Entry;
 use onceward_core::batch::{Batch, Condition, Write};
-use onceward_core::decide::{Facts, Refusal, Step};
+use onceward_core::decide::{self, Facts, Refusal, Step};
 use onceward_core::drive::{Drive, End};
 use onceward_core::guard::{Guard, Rule};
 use onceward_core::key::Subject;
@@ -55,13 +55,14 @@ impl Engine {
     /// it; its version stays, so that it is not written again by someone who saw the old one.
     ///
     /// # Errors
-    /// When the store gives no answer or a bound is broken.
+    /// When the store gives no answer, a bound is broken, or the space is one of the queues' own.
     pub async fn put(
         &self,
         subject: &Subject,
         expected: u64,
         value: Option<Bytes>,
     ) -> Result<Put, EngineError> {
+        decide::check_writable(subject)?;
         let guard = Guard::new(subject.clone(), Rule::Exactly { expected })?;
         let decide = |token, facts: &Facts| decide_put(&guard, value.as_ref(), token, facts);
         match self.drive(None, Drive::default(), decide).await? {

@@ -11,7 +11,9 @@ pub struct EngineOptions {
     pub waiters_max: usize,
     /// Batches that may wait for a group. Default: 100,000.
     pub batches_waiting_max: usize,
-    /// How long a batch whose answer was lost is sent again. Default: 10 s.
+    /// How long a batch whose answer was lost is sent again. It is recognised by what it wrote, so
+    /// keep it below every `retain_ms` that is used: a claim or an enqueue that is sent again after
+    /// its record was swept is made a second time. Default: 10 s.
     pub resend_for: Duration,
     /// First pause before it is sent again; doubles up to 1 s. Default: 10 ms.
     pub resend_pause: Duration,

@@ -61,6 +61,8 @@ impl Engine {
         let mut per_tenant: BTreeMap<String, SweepReport> = BTreeMap::new();
         let mut total = SweepReport::default();
         let swept = self.sweep_pages(&mut per_tenant, &mut total, &mut progress).await;
+        // The first thing that failed is the one to tell.
+        let mut failed = swept.err();
         for (tenant, report) in &per_tenant {
             let mut entry = Entry::new(tenant, "sweep");
             entry.detail = Some(
@@ -70,9 +72,11 @@ impl Engine {
                 )
                 .into(),
             );
-            self.audit(&entry).await?;
+            if let Err(error) = self.audit(&entry).await {
+                failed.get_or_insert(error);
+            }
         }
-        swept.map(|()| total)
+        failed.map_or(Ok(total), Err)
     }
 
     async fn sweep_pages(
@@ -88,15 +92,25 @@ impl Engine {
             let tenants: Vec<String> =
                 records.iter().map(|record| record.key.tenant_column().to_string()).collect();
             let sweeps = records.into_iter().map(|record| self.sweep_one(record, page.now));
+            let mut failed = None;
             for (tenant, swept) in tenants.into_iter().zip(join_all(sweeps).await) {
                 let mut one = SweepReport::default();
-                one.count(swept?);
+                match swept {
+                    Ok(swept) => one.count(swept),
+                    // Its neighbours may have been swept all the same.
+                    Err(error) => {
+                        failed.get_or_insert(error);
+                    }
+                }
                 if !one.is_empty() {
                     per_tenant.entry(tenant).or_default().add(&one);
                     total.add(&one);
                 }
             }
             progress(total);
+            if let Some(error) = failed {
+                return Err(error);
+            }
             after = page.next;
             if after.is_none() {
                 return Ok(());

@@ -188,7 +188,7 @@ impl<'c> Writes<'c> {
     /// Brings some names to the index and writes the numbers down, last of all.
     pub(super) fn finish(&mut self) -> rusqlite::Result<()> {
         let most = (NAMES_MOVED * self.names.added.len()).max(NAMES_MOVED);
-        self.names.slice = self.shared.young.next(most);
+        self.names.slice = self.shared.young.next(most, self.meta.stamp);
         for id in &self.names.slice.ids {
             self.index_name.execute([id])?;
         }

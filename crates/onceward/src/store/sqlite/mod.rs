@@ -203,6 +203,8 @@ impl SqliteStore {
         let shared = store.shared.clone();
         let writer =
             writer::Writer::new(path.to_path_buf(), shared.clone(), log, (sender.clone(), inbox));
+        // From here on whatever fails drops the store, which has to be able to stop the writer.
+        store.writer = Some(sender);
         shared.sync.join();
         store.spawn("onceward-sqlite-writer".into(), ended.clone(), move || {
             writer.run(connection);
@@ -214,7 +216,6 @@ impl SqliteStore {
             Durability::Full => store.spawn_sync(open::log(path)?, ended)?,
             Durability::Weak(_) | Durability::None => store.shared.sync.hold_nothing(),
         }
-        store.writer = Some(sender);
         let mut running = store.running();
         running.ended = Some(end);
         drop(running);

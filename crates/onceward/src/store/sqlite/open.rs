@@ -154,11 +154,13 @@ pub(super) fn look(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// The log, to be synced by us. Its place in the folder is made durable first, and the database's.
+/// The log, to be synced by us. What a killed process has left in it is made durable first, because
+/// whoever reads it is told of it; and its place in the folder, and the database's.
 pub(super) fn log(path: &Path) -> Result<File, StoreError> {
     let log_path = beside(path, "-wal");
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let opened = File::options().read(true).write(true).open(&log_path).and_then(|log| {
+        log.sync_all()?;
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
         Ok(log)
     });

@@ -111,6 +111,7 @@ pub(super) fn run(connection: &Connection, shared: &Shared, queue: &Arc<Queue>) 
         match reads.answer_all(&mut calls, &mut ready, shared) {
             Ok(seen) => shared.sync.tell(seen, ready.drain(..)),
             Err(error) => {
+                reads.abandon();
                 let error = Failure::Sqlite(error).into_store_error();
                 for call in calls.drain(..) {
                     call.fail(error.clone());
@@ -137,6 +138,7 @@ struct Reads<'c> {
     read_meta: Statement<'c>,
     load_record: Statement<'c>,
     load_named: Statement<'c>,
+    find_record: Statement<'c>,
     find_young: Statement<'c>,
     load_payload: Statement<'c>,
     find_mark: Statement<'c>,
@@ -151,6 +153,7 @@ impl<'c> Reads<'c> {
             read_meta: connection.prepare(sql::READ_META)?,
             load_record: connection.prepare(sql::LOAD_RECORD)?,
             load_named: connection.prepare(sql::LOAD_NAMED)?,
+            find_record: connection.prepare(sql::FIND_RECORD)?,
             find_young: connection.prepare(sql::FIND_YOUNG)?,
             load_payload: connection.prepare(sql::LOAD_PAYLOAD)?,
             find_mark: connection.prepare(sql::FIND_MARK)?,
@@ -173,13 +176,25 @@ impl<'c> Reads<'c> {
                 Call::Load { reads, reply } => Answer::Load((reply, self.load(&reads, &snapshot))),
                 Call::List { ask, reply } => {
                     let now = shared.now();
-                    let page = list::list(self.connection, now, snapshot.indexed, &ask);
+                    let page =
+                        list::list(self.connection, now, rows::signed(snapshot.indexed), &ask);
                     Answer::List((reply, page.map_err(Failure::into_store_error)))
                 }
             });
         }
-        self.end.raw_execute()?;
+        if self.end.raw_execute().is_err() {
+            // The answers are as good as they were; the next snapshot must be a new one.
+            self.abandon();
+        }
         Ok(seen)
+    }
+
+    /// Leaves a transaction that an error left open, or no other could begin.
+    fn abandon(&self) {
+        if !self.connection.is_autocommit() {
+            // Where even that fails, the next call is told why.
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
     }
 
     /// Takes the snapshot, by its first read.
@@ -187,8 +202,7 @@ impl<'c> Reads<'c> {
         let (stamp, indexed) = self
             .read_meta
             .query_row([], |row| Ok((rows::number(row, 0)?, rows::number(row, 3)?)))?;
-        let covered = shared.young.covers(indexed, stamp);
-        Ok(Snapshot { shared, indexed: rows::signed(indexed), covered })
+        Ok(Snapshot { shared, indexed, stamp })
     }
 
     fn load(&mut self, reads: &[Read], snapshot: &Snapshot<'_>) -> Result<Loaded, StoreError> {
@@ -224,19 +238,22 @@ impl<'c> Reads<'c> {
         key: &Key,
         snapshot: &Snapshot<'_>,
     ) -> Result<Option<(Stored, Option<i64>)>, Failure> {
-        let young = snapshot.covered.then(|| snapshot.shared.young.get(key));
-        if let Some(Some(id)) = young
-            && let Some(found) = self.record_at(key, id)?
-        {
-            return Ok(Some(found));
-        }
-        if !matches!(young, Some(Some(_))) {
-            bind_key(&mut self.load_named, key)?;
-            let mut found = self.load_named.raw_query();
-            if let Some(row) = found.next()? {
-                return rows::read_stored(row, key).map(Some);
+        let young = snapshot.shared.young.find(key, snapshot.indexed, snapshot.stamp);
+        if let Some(Some(id)) = young {
+            let found = self.record_at(key, id)?;
+            // A row that the snapshot is not too old for was deleted, and so were those before it;
+            // unless it is there under another name: that is damage, and the look finds it.
+            let too_old = id > rows::signed(snapshot.stamp);
+            if found.is_some() || !(too_old || self.find_record.exists([id])?) {
+                return Ok(found);
             }
         }
+        bind_key(&mut self.load_named, key)?;
+        let mut found = self.load_named.raw_query();
+        if let Some(row) = found.next()? {
+            return rows::read_stored(row, key).map(Some);
+        }
+        drop(found);
         if matches!(young, Some(None)) {
             return Ok(None);
         }
@@ -253,7 +270,7 @@ impl<'c> Reads<'c> {
 
     fn young_id(&mut self, key: &Key, snapshot: &Snapshot<'_>) -> Result<Option<i64>, Failure> {
         bind_key(&mut self.find_young, key)?;
-        self.find_young.raw_bind_parameter(4, snapshot.indexed)?;
+        self.find_young.raw_bind_parameter(4, rows::signed(snapshot.indexed))?;
         let mut found = self.find_young.raw_query();
         Ok(found.next()?.map(|row| row.get(0)).transpose()?)
     }
@@ -272,9 +289,9 @@ impl<'c> Reads<'c> {
 struct Snapshot<'s> {
     shared: &'s Shared,
     /// Names of records up to this one are in the index.
-    indexed: i64,
-    /// Whether the others are in memory.
-    covered: bool,
+    indexed: u64,
+    /// No record in it has a higher number.
+    stamp: u64,
 }
 
 impl Call {

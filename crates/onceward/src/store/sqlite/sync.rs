@@ -117,11 +117,15 @@ impl Sync {
         while self.take(&mut answers) {
             // Whatever was written before the sync begins is durable after it.
             let written = self.written.load(Ordering::Acquire);
-            match log.sync_data() {
-                Ok(()) => self.durable.store(written, Ordering::Release),
-                Err(error) => self.locked().broken = Some(error.to_string()),
+            let mut broken = self.broken();
+            // Not tried again: a disk that lost what it was given may say yes the next time.
+            if broken.is_none() {
+                match log.sync_data() {
+                    Ok(()) => self.durable.store(written, Ordering::Release),
+                    Err(error) => broken = Some(error.to_string()),
+                }
+                self.locked().broken.clone_from(&broken);
             }
-            let broken = self.broken();
             self.synced();
             let mut early = Vec::new();
             for (commit, answer) in answers.drain(..) {

@@ -89,6 +89,7 @@ impl Writer {
     /// Serves until it is told to stop. Opens the connection anew after errors that may have
     /// left it in doubt; while that fails, calls are answered with the reason.
     pub(super) fn run(mut self, first: Connection) {
+        self.remember(&first);
         let mut connection = Some(first);
         while let Some(calls) = self.inbox.gather() {
             if let Some(why) = self.shared.sync.broken() {
@@ -109,6 +110,14 @@ impl Writer {
             if let Message::Commit(call) = message {
                 fail_all(vec![call], &"the store is closed");
             }
+        }
+    }
+
+    /// Reads the names of the young records, so that reads need not look through all of them until
+    /// the first commit. Whatever fails here fails again where it is answered.
+    fn remember(&self, connection: &Connection) {
+        if let Ok(mut session) = Session::new(connection, self.shared.clone()) {
+            let _ = session.transact(|_| Ok((Vec::new(), false)));
         }
     }
 
@@ -315,6 +324,8 @@ impl<'c> Session<'c> {
                 if let Err(error) = committed {
                     self.in_doubt = true;
                     self.roll_back();
+                    // Reads that wait for this commit have no other answer to ride with.
+                    self.shared.sync.tell(commit, std::iter::empty());
                     return Err(Failed::AtCommit(error));
                 }
                 self.writes.committed();

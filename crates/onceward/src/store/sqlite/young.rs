@@ -1,7 +1,7 @@
 //! Young records: those whose names are not in the index of names yet.
 //!
-//! Names come in no order, so an index that is written at every first claim writes a page per claim.
-//! New names are kept here in memory instead and brought to the index later, in the order of the
+//! Names come in no order, so an index that is written at every first claim writes a page per
+//! claim. New names are kept here in memory and brought to the index later, in the order of the
 //! names and a few with every commit, where many of them share a page. Nothing is lost with the
 //! memory: a record's row has its name, rows are numbered by stamps, which only rise, and `indexed`
 //! in `meta` tells up to which number they are in the index. Whoever has no memory that covers its
@@ -14,6 +14,8 @@ use onceward_core::key::Key;
 
 /// Names that are gathered before they are brought to the index. Twice as many may be outside it.
 const GATHERED: usize = 32_768;
+/// Names that are brought to the index by one transaction, if they could not be sent before.
+const FRESH_MAX: usize = 2 * GATHERED;
 
 /// The names of young records and the ids of their rows. Written by the writer alone.
 #[derive(Debug, Default)]
@@ -51,14 +53,15 @@ pub(super) struct Slice {
 impl Young {
     /// The id of a young record's row, which may be deleted by now.
     pub(super) fn get(&self, key: &Key) -> Option<i64> {
-        let names = self.read();
-        let moving = || names.moving.as_ref().and_then(|moving| moving.names.get(key));
-        names.fresh.get(key).or_else(moving).copied()
+        self.read().get(key)
     }
 
-    /// Whether every record that a snapshot has outside the index is here.
-    pub(super) fn covers(&self, indexed: u64, stamp: u64) -> bool {
-        self.read().range.is_some_and(|(above, up_to)| above <= indexed && stamp <= up_to)
+    /// As [`Young::get`], for a snapshot. `None` when not every record that the snapshot has
+    /// outside its index is here: names leave while a snapshot is read, so each look asks anew.
+    pub(super) fn find(&self, key: &Key, indexed: u64, stamp: u64) -> Option<Option<i64>> {
+        let names = self.read();
+        let covered = names.range.is_some_and(|(above, up_to)| above <= indexed && stamp <= up_to);
+        covered.then(|| names.get(key))
     }
 
     /// Whether these are the names outside the index, neither more nor less.
@@ -93,10 +96,10 @@ impl Young {
         self.write().reach(stamp);
     }
 
-    /// The next names to bring to the index.
-    pub(super) fn next(&self, most: usize) -> Slice {
+    /// The next names to bring to the index by a transaction that ends at this stamp.
+    pub(super) fn next(&self, most: usize, stamp: u64) -> Slice {
         let names = self.read();
-        let Some(moving) = &names.moving else { return Slice::default() };
+        let Some(moving) = &names.moving else { return names.all_if_too_many(stamp) };
         let Some(order) = moving.order.get() else { return Slice::default() };
         let end = moving.arrived.saturating_add(most).min(order.len());
         let indexed = (end == order.len()).then_some(moving.up_to);
@@ -111,7 +114,9 @@ impl Young {
         }
         let mut gone = None;
         if let Some(indexed) = slice.indexed {
-            gone = names.moving.take();
+            gone = names.moving.take().map(|moving| moving.names);
+            // Without any on their way it was all of them.
+            gone = gone.or_else(|| Some(std::mem::take(&mut names.fresh)));
             if let Some((above, _)) = &mut names.range {
                 *above = indexed;
             }
@@ -134,10 +139,26 @@ impl Young {
 }
 
 impl Names {
+    fn get(&self, key: &Key) -> Option<i64> {
+        let moving = || self.moving.as_ref().and_then(|moving| moving.names.get(key));
+        self.fresh.get(key).or_else(moving).copied()
+    }
+
     fn reach(&mut self, stamp: u64) {
         if let Some((_, up_to)) = &mut self.range {
             *up_to = stamp;
         }
+    }
+
+    /// Everything at once, where it could not be sent on its way: there was no thread to sort it,
+    /// or another process writes in between again and again, so that it is read anew each time.
+    fn all_if_too_many(&self, stamp: u64) -> Slice {
+        if self.fresh.len() < FRESH_MAX {
+            return Slice::default();
+        }
+        let mut sorted: Vec<_> = self.fresh.iter().collect();
+        sorted.sort_unstable();
+        Slice { ids: sorted.into_iter().map(|(_, id)| *id).collect(), indexed: Some(stamp) }
     }
 
     /// Sends what was gathered on its way: sorts it beside the writer, which must not wait.
@@ -161,5 +182,60 @@ impl Names {
             // Without a thread they stay where they are, and the next commit tries again.
             self.fresh = moving.names;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onceward_core::key::Kind;
+
+    use super::*;
+
+    fn key(number: usize) -> Key {
+        Key::new(Kind::Request, "acme", "POST /orders", &number.to_string()).unwrap()
+    }
+
+    /// As many as this, each under its number.
+    fn filled(count: usize) -> (Young, u64) {
+        let young = Young::default();
+        let names = (1..=count).map(|number| (key(number), i64::try_from(number).unwrap()));
+        let stamp = u64::try_from(count).unwrap();
+        young.fill(0, stamp, names.collect());
+        (young, stamp)
+    }
+
+    #[test]
+    fn a_snapshot_is_told_when_names_have_left_for_an_index_that_it_does_not_see() {
+        let (young, stamp) = filled(GATHERED);
+        assert_eq!(young.find(&key(1), 0, stamp), Some(Some(1)));
+        young.arrived(&young.next(0, stamp));
+        let slice = loop {
+            let slice = young.next(usize::MAX, stamp);
+            if !slice.ids.is_empty() {
+                break slice;
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(young.find(&key(1), 0, stamp), Some(Some(1)));
+        young.arrived(&slice);
+        assert_eq!(young.find(&key(1), 0, stamp), None, "an older snapshot looks for itself");
+        assert_eq!(young.find(&key(1), stamp, stamp), Some(None));
+        assert_eq!(young.find(&key(1), stamp, stamp + 1), None, "another process has written");
+    }
+
+    #[test]
+    fn too_many_are_brought_to_the_index_at_once() {
+        let (young, stamp) = filled(FRESH_MAX - 1);
+        assert!(young.next(2, stamp).ids.is_empty());
+        let (young, stamp) = filled(FRESH_MAX);
+        let slice = young.next(2, stamp);
+        assert_eq!((slice.ids.len(), slice.indexed), (FRESH_MAX, Some(stamp)));
+        let mut names: Vec<_> =
+            slice.ids.iter().map(|id| key(usize::try_from(*id).unwrap())).collect();
+        let sorted = names.is_sorted();
+        assert!(sorted, "in the order of the names");
+        young.arrived(&slice);
+        assert_eq!(young.get(&names.remove(0)), None);
+        assert!(young.is_at(stamp, stamp));
     }
 }
