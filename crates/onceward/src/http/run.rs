@@ -1,4 +1,4 @@
-//! One execution under a permit: the handler, the heartbeat of its lease, and the record of its end.
+//! One execution under a permit: the handler, its lease's heartbeat, and the record of its end.
 //!
 //! Whatever happens ends the permit: an answer is recorded before it is sent, a service that got
 //! nothing gives the key back, and one that may have had its effect ends the lease as unknown. Not
