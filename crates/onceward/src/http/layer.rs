@@ -119,11 +119,13 @@ where
         return pass(inner, Request::from_parts(head, body), &request_id).await;
     };
     let mut served = Served::at(&place.endpoint);
+    let mut key = None;
     let result = match policy.mode {
         Mode::Shadow => shadow(&door, inner, (head, body), (&policy, &place), &request_id).await,
         _ => {
             let at = (&policy, place);
-            protect(door, inner, (head, body), at, (&request_id, &mut served)).await
+            let told = (&*request_id, &mut served, &mut key);
+            protect(door, inner, (head, body), at, told).await
         }
     };
     let mut response = match result {
@@ -133,7 +135,12 @@ where
         }
         Err(refusal) => {
             served.verdict = refusal.code.meaning().code;
-            policy.dialect.speaker().refuse(&refusal, &request_id).map(Body::from)
+            let speaker = policy.dialect.speaker();
+            let mut response = speaker.refuse(&refusal, &request_id).map(Body::from);
+            if let Some(key) = &key {
+                speaker.mark_keyed(response.headers_mut(), key);
+            }
+            response
         }
     };
     mark_request(response.headers_mut(), &request_id);
@@ -147,7 +154,7 @@ async fn protect<S, B, R>(
     inner: S,
     (mut head, body): (Parts, B),
     (policy, place): (&Policy, Place),
-    (request_id, served): (&str, &mut Served),
+    (request_id, served, told): (&str, &mut Served, &mut Option<String>),
 ) -> Result<Response<Body>, Refusal>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
@@ -189,7 +196,12 @@ where
         }
     };
     served.tenant = Some(caller.tenant.clone());
-    let mut admitted = admit(&head, &body, (policy, &place), &caller, key?)?;
+    let key = key?;
+    if let (Brought::Key(key), false) = (&key, unkeyed) {
+        // A refusal names the key too.
+        *told = Some(key.clone());
+    }
+    let mut admitted = admit(&head, &body, (policy, &place), &caller, key)?;
     served.claims(&admitted.claim.key);
     door.gates.rate(place.route, &caller)?;
     if let Err(refused) = door.permits(policy, &head, &caller).await {
