@@ -167,7 +167,7 @@ pub(crate) async fn list(
             let limit = params.limit.or_default().into();
             let page = engine.list(List::Audit(filter), params.after, limit).await?;
             let items = entries(page.items).iter().map(entry_json).collect();
-            let next = page.next.map(cursor);
+            let next = page.next.as_ref().map(cursor);
             Ok(json(StatusCode::OK, &PageAnswer { items, next }))
         }
         format => {

@@ -87,7 +87,7 @@ pub(crate) fn read_reference(text: &str) -> Option<Key> {
 }
 
 /// A cursor in an alphabet that fits into a query as it is.
-pub(crate) fn cursor(cursor: Cursor) -> String {
+pub(crate) fn cursor(cursor: &Cursor) -> String {
     encode(cursor.0.as_bytes())
 }
 

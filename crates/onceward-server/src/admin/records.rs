@@ -218,7 +218,7 @@ async fn page_of_records(state: &AdminState, wanted: Wanted) -> Result<Response,
         item
     });
     let items = items.collect();
-    let next = found.next.map(cursor);
+    let next = found.next.as_ref().map(cursor);
     Ok(json(StatusCode::OK, &PageAnswer { items, next }))
 }
 
@@ -374,7 +374,7 @@ pub(crate) async fn marks(
         })
     });
     let items = items.collect();
-    let next = page.next.map(cursor);
+    let next = page.next.as_ref().map(cursor);
     Ok(json(StatusCode::OK, &PageAnswer { items, next }))
 }
 

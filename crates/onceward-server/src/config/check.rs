@@ -52,10 +52,10 @@ pub(super) fn check(config: &Config, flags: &Flags, reading: &mut Reading) {
 fn server(server: &Server, reading: &mut Reading) {
     match (&server.tls_cert, &server.tls_key) {
         (Some(_), None) => {
-            reading.breaks("server.tls_cert", "needs `tls_key` beside it (or --tls-key PATH)")
+            reading.breaks("server.tls_cert", "needs `tls_key` beside it (or --tls-key PATH)");
         }
         (None, Some(_)) => {
-            reading.breaks("server.tls_key", "needs `tls_cert` beside it (or --tls-cert PATH)")
+            reading.breaks("server.tls_key", "needs `tls_cert` beside it (or --tls-cert PATH)");
         }
         _ => {}
     }
