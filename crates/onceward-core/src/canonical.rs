@@ -142,6 +142,8 @@ pub(crate) struct Form<'p> {
     pub(crate) ignore: &'p [String],
     pub(crate) mask: &'p [String],
     pub(crate) arrays: Arrays,
+    /// Members that are left out where they are, by the place of their names on the tape.
+    pub(crate) skip: Vec<usize>,
 }
 
 impl Form<'_> {
@@ -186,7 +188,8 @@ impl Form<'_> {
         let start = out.len();
         for key in tape.members(at) {
             let name = tape.text_bytes(key);
-            if self.ignore.iter().any(|ignored| ignored.as_bytes() == name) {
+            let ignored = self.ignore.iter().any(|ignored| ignored.as_bytes() == name);
+            if ignored || self.skip.contains(&key) {
                 continue;
             }
             if out.len() > start {
@@ -246,6 +249,20 @@ impl Form<'_> {
         }
         out.push(b']');
     }
+}
+
+/// Where the member that a JSON pointer names has its name on the tape. Pointers lead through
+/// objects only: an index would name another item once the order of items does not count.
+pub(crate) fn member_at(tape: &Tape<'_>, pointer: &str) -> Option<usize> {
+    let mut at = 0;
+    let mut found = None;
+    for step in pointer.strip_prefix('/')?.split('/') {
+        let Node::Object { .. } = tape.node(at) else { return None };
+        let name = step.replace("~1", "/").replace("~0", "~");
+        let key = tape.members(at).find(|key| tape.text_bytes(*key) == name.as_bytes())?;
+        (found, at) = (Some(key), key + 1);
+    }
+    found
 }
 
 /// Whether a field's value is hidden. Case does not matter: `Password` is a password too.

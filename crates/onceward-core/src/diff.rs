@@ -87,7 +87,7 @@ pub fn diff_full(
     mask: &[String],
 ) -> Result<Diff, CanonicalError> {
     let (old, new) = (Tape::parse(old)?, Tape::parse(new)?);
-    let form = Form { ignore: &[], mask, arrays };
+    let form = Form { ignore: &[], mask, arrays, skip: Vec::new() };
     let mut differ =
         Differ { old: &old, new: &new, form, pointer: Pointer::default(), diff: Diff::default() };
     differ.value(0, 0, false);

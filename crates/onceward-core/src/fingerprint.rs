@@ -11,7 +11,7 @@ use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::canonical::{Arrays, CanonicalError, Form};
+use crate::canonical::{Arrays, CanonicalError, Form, member_at};
 use crate::json::Tape;
 use crate::zoo::{Bug, planted};
 
@@ -73,7 +73,8 @@ impl fmt::Debug for Fingerprint {
 /// What counts as the same payload.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FingerprintPolicy {
-    /// Names of fields that don't count, at any depth. Default: none.
+    /// Fields that don't count: a name (`sent_at`) at any depth, a JSON pointer (`/meta/sent_at`)
+    /// through objects at its place. Default: none.
     pub ignore: Vec<String>,
     /// Whether the order of array items counts. Default: ordered.
     pub arrays: Arrays,
@@ -163,7 +164,8 @@ impl fmt::Debug for CanonicalBody<'_> {
 /// The canonical bytes of a JSON body under a policy: what is hashed, and kept for diffs.
 pub fn canonical_bytes(body: &[u8], policy: &FingerprintPolicy) -> Result<Vec<u8>, CanonicalError> {
     let tape = Tape::parse(body)?;
-    Form { ignore: &policy.ignore, mask: &[], arrays: policy.arrays }.document(&tape)
+    let skip = policy.ignore.iter().filter_map(|ignored| member_at(&tape, ignored)).collect();
+    Form { ignore: &policy.ignore, mask: &[], arrays: policy.arrays, skip }.document(&tape)
 }
 
 /// The fingerprint of a JSON body.

@@ -197,7 +197,7 @@ mod tests {
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Written {
+    impl Write for Written {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())

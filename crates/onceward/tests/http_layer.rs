@@ -499,6 +499,15 @@ async fn b02_a_route_may_require_a_precondition() {
     let policy =
         Policy { if_match: IfMatch::Require, dialect: Dialect::Planning, ..Policy::default() };
     let place = place(policy);
+    let unkeyed = place.post("/payments", None, "{}").await;
+    assert_eq!((unkeyed.status, unkeyed.code().as_str()), (400, "idempotency.key_required"));
+    for bad in ["*", "W/\"3\""] {
+        let mut with = request("POST", "/payments", Some("k"), "{}");
+        with.headers_mut().insert("if-match", bad.parse().unwrap());
+        let refused = place.send(with).await;
+        let code = "planning.concurrency_etag_invalid";
+        assert_eq!((refused.status, refused.code().as_str()), (400, code), "{bad}");
+    }
     let missing = place.post("/payments", Some("k"), "{}").await;
     let code = "planning.concurrency_etag_required";
     assert_eq!((missing.status, missing.code().as_str()), (428, code));
@@ -538,6 +547,7 @@ async fn d06_the_measurements_dialect_echoes_its_key_and_warns_without_one() {
         (reused.status, reused.json()["error"].as_str()),
         (409, Some("IdempotencyKeyReused"))
     );
+    assert_eq!(reused.header("x-idempotency-key"), Some("m1"), "refusals name the key too");
     let mut both = keyed("m1", "{}");
     both.headers_mut().insert("idempotency-key", "m2".parse().unwrap());
     let both = place.send(both).await;

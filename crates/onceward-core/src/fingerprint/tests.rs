@@ -61,6 +61,22 @@ fn e02_fields_are_ignored_in_ordered_arrays_too() {
 }
 
 #[test]
+fn a_json_pointer_ignores_a_field_at_its_place_only() {
+    check_canonical(
+        &policy(&["/at", "/meta/sent~1at", "/meta/absent", "/list/0/at", "/x"], Arrays::Unordered),
+        &[
+            (r#"{"at":1,"b":{"at":2}}"#, r#"{"b":{"at":2}}"#),
+            (r#"{"meta":{"a":1,"sent/at":2},"sent/at":3}"#, r#"{"meta":{"a":1},"sent/at":3}"#),
+            // Items have no place of their own.
+            (r#"{"list":[{"at":1}]}"#, r#"{"list":[{"at":1}]}"#),
+            (r#"{"x":{"y":1}}"#, "{}"),
+            ("[1]", "[1]"),
+        ],
+    );
+    check_canonical(&policy(&["/a"], Arrays::Ordered), &[(r#"{"a":1,"b":2}"#, r#"{"b":2}"#)]);
+}
+
+#[test]
 fn e02_unordered_arrays_are_multisets() {
     check_canonical(
         &policy(&[], Arrays::Unordered),

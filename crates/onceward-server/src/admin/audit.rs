@@ -27,6 +27,7 @@ use super::AdminState;
 use super::answer::json;
 use super::auth::Who;
 use super::fields::Reading;
+use super::opaque::cursor;
 use super::params::{Limit, Param, params};
 use super::problem::{Problem, ProblemBody};
 use super::records::PageAnswer;
@@ -166,7 +167,7 @@ pub(crate) async fn list(
             let limit = params.limit.or_default().into();
             let page = engine.list(List::Audit(filter), params.after, limit).await?;
             let items = entries(page.items).iter().map(entry_json).collect();
-            let next = page.next.map(|cursor| cursor.0);
+            let next = page.next.as_ref().map(cursor);
             Ok(json(StatusCode::OK, &PageAnswer { items, next }))
         }
         format => {

@@ -21,6 +21,7 @@ mod permits;
 mod problem;
 mod records;
 mod serve;
+mod shadow;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +36,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use onceward::engine::Engine;
+use onceward::http::Door;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -59,6 +61,8 @@ pub(crate) struct AdminOptions {
     pub(crate) metrics: Arc<Metrics>,
     /// Shared with whoever ends the process.
     pub(crate) health: Arc<Health>,
+    /// The gateway's door, where there is one: tells what shadow mode would have done.
+    pub(crate) door: Option<Arc<Door>>,
     /// Whether `/metrics` answers without a token.
     pub(crate) open_metrics: bool,
 }
@@ -99,6 +103,10 @@ impl AdminState {
 
     fn metrics(&self) -> &Metrics {
         &self.0.options.metrics
+    }
+
+    fn door(&self) -> Option<&Door> {
+        self.0.options.door.as_deref()
     }
 
     fn health(&self) -> &Health {
@@ -146,6 +154,7 @@ fn described() -> OpenApiRouter<AdminState> {
         .routes(routes!(records::discard))
         .routes(routes!(records::marks))
         .routes(routes!(records::sweep))
+        .routes(routes!(shadow::report))
         .routes(routes!(audit::list))
         .routes(routes!(audit::verify))
         .routes(routes!(health::healthz))

@@ -1,10 +1,11 @@
-//! Texts that only we can read: permits and references to records.
+//! Texts that only we can read: permits, references to records, cursors of lists.
 //!
 //! A permit names key and fence and carries a MAC under the store's secret: a forged or mistyped
 //! one is refused before the store is asked, so it never touches anybody's record. It holds no
 //! secret itself. A reference is the key in an alphabet that fits into a path; it proves nothing,
 //! and whoever shows one still needs a token for its tenant.
 
+use onceward::store::Cursor;
 use onceward_core::key::{Key, Kind};
 use ring::hmac;
 
@@ -83,6 +84,17 @@ pub(crate) fn read_reference(text: &str) -> Option<Key> {
         return Key::parse(text).ok();
     }
     Key::parse(std::str::from_utf8(&decode(text)?).ok()?).ok()
+}
+
+/// A cursor in an alphabet that fits into a query as it is.
+pub(crate) fn cursor(cursor: &Cursor) -> String {
+    encode(cursor.0.as_bytes())
+}
+
+/// Reads a cursor; one that a command printed, straight from the store, is good too.
+pub(crate) fn read_cursor(text: &str) -> Cursor {
+    let read = decode(text).and_then(|bytes| String::from_utf8(bytes).ok());
+    Cursor(read.unwrap_or_else(|| text.to_string()))
 }
 
 /// The job's type and resource, when the key is a job's.

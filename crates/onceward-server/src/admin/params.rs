@@ -6,7 +6,7 @@ use onceward::store::Cursor;
 use onceward_core::record::State;
 
 use super::fields::{Reading, unknown};
-use super::opaque::read_reference;
+use super::opaque::{read_cursor, read_reference};
 use crate::cli::{LIMIT_DEFAULT, LIMIT_MAX};
 use crate::times::Moment;
 
@@ -150,7 +150,7 @@ impl Param for Option<onceward_core::key::Key> {
 
 impl Param for Option<Cursor> {
     fn read(text: &str, _: &str, _: &mut Reading) -> Option<Self> {
-        Some(Some(Cursor(text.to_string())))
+        Some(Some(read_cursor(text)))
     }
 
     fn absent() -> Self {

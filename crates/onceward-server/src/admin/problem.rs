@@ -103,7 +103,11 @@ impl Problem {
     /// 400: these fields are wrong, all of them.
     pub(crate) fn invalid(errors: &[FieldError]) -> Self {
         let names: Vec<&str> = errors.iter().map(|error| error.pointer.as_str()).collect();
-        let detail = format!("{} of the request is not as it should be", names.join(", "));
+        let detail = match names[..] {
+            // The pointer of the whole body is empty: its message says more.
+            [""] => errors[0].message.clone(),
+            _ => format!("{} of the request is not as it should be", names.join(", ")),
+        };
         let title = "The request is not valid";
         Self::new(StatusCode::BAD_REQUEST, "request.invalid", title, detail)
             .with("errors", json!(errors))

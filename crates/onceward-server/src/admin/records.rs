@@ -23,7 +23,7 @@ use super::answer::{Whole, about, json};
 use super::auth::Who;
 use super::claims::SUBJECTS;
 use super::fields::{Field, Json, Reading, body};
-use super::opaque::{read_reference, reference};
+use super::opaque::{cursor, read_reference, reference};
 use super::params::{Limit, params};
 use super::permits::OUTCOME_BYTES_MAX;
 use super::problem::{Problem, ProblemBody};
@@ -218,7 +218,7 @@ async fn page_of_records(state: &AdminState, wanted: Wanted) -> Result<Response,
         item
     });
     let items = items.collect();
-    let next = found.next.map(|cursor| cursor.0);
+    let next = found.next.as_ref().map(cursor);
     Ok(json(StatusCode::OK, &PageAnswer { items, next }))
 }
 
@@ -374,7 +374,7 @@ pub(crate) async fn marks(
         })
     });
     let items = items.collect();
-    let next = page.next.map(|cursor| cursor.0);
+    let next = page.next.as_ref().map(cursor);
     Ok(json(StatusCode::OK, &PageAnswer { items, next }))
 }
 

@@ -96,6 +96,7 @@ impl Server {
             principals,
             metrics: Arc::new(Metrics::new("sqlite", false)),
             health: health.clone(),
+            door: None,
             open_metrics: false,
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

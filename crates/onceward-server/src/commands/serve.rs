@@ -82,6 +82,7 @@ impl Server<'_> {
         let shown = upstream.to_string();
         let settings = settings(config, upstream)?;
         let door = config.door(engine.clone(), identity, settings.routes.clone(), &secret);
+        let door = Arc::new(door);
         let health = Arc::new(Health::default());
         let metrics = Arc::new(Metrics::new(engine.capabilities().name, false));
         let admin = |address: &str| {
@@ -92,10 +93,11 @@ impl Server<'_> {
                 principals,
                 metrics: metrics.clone(),
                 health: health.clone(),
+                door: Some(door.clone()),
                 open_metrics: config.server.open_metrics,
             }))
         };
-        let gateway = Gateway::start(settings, door, metrics.clone(), admin).await?;
+        let gateway = Gateway::start(settings, door.clone(), metrics.clone(), admin).await?;
         let tasks = [
             tokio::spawn(sweep(engine.clone(), config.store.sweep_every.duration())),
             tokio::spawn(look_for_signs(signs, health.clone())),

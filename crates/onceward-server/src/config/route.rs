@@ -87,7 +87,7 @@ words! { Complete { "gateway" => Complete::Gateway, "upstream" => Complete::Upst
 section! {
     /// What counts as the same payload.
     Fingerprint {
-        /// Fields that don't count, at any depth.
+        /// Fields that don't count: names at any depth, JSON pointers (`/meta/at`) at their place.
         ignore: Vec<String> = Vec::new();
         /// Whether the order of array items counts.
         arrays: Arrays = Arrays::Ordered;

@@ -60,7 +60,7 @@ impl Gateway {
     /// Binds both listeners and serves: requests through the layer, the control API as it is.
     pub(crate) async fn start(
         settings: Settings,
-        door: Door,
+        door: Arc<Door>,
         metrics: Arc<Metrics>,
         admin: impl FnOnce(&str) -> Result<AdminState, Failure>,
     ) -> Result<Self, Failure> {
@@ -70,7 +70,7 @@ impl Gateway {
         let (listen, admin_url) = (data.url(), control.url());
         let forward = Forward::new(&settings)?;
         let drain = door.drain();
-        let protected = OncewardLayer::new(door).layer(forward);
+        let protected = OncewardLayer::shared(door).layer(forward);
         let admin = admin(&admin_url)?;
         let (stop, stopped) = watch::channel(false);
         let server = Arc::new(Server::new(&settings.limits, &settings.times, stopped.clone()));

@@ -215,3 +215,32 @@ fn an_idle_gateway_ends_at_once_and_leaves_a_ready_file_that_a_start_replaces() 
     assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");
     assert!(!folder.join("ready.json").exists());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_operator_reads_what_shadow_mode_would_have_done() {
+    let (folder, (upstream, app)) = (folder("shadow"), api().await);
+    let file = "[[route]]\nmatch = \"POST /payments\"\nmode = \"shadow\"\n\
+                [[principal]]\ntenant = \"acme\"\ncaller = \"ada\"\n\
+                token_sha256 = \
+                \"2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\"\n";
+    std::fs::write(folder.join("onceward.toml"), file).unwrap();
+    let gateway = Gateway::start(&folder, upstream, &[]);
+    for body in ["{}", "{}", "[1]"] {
+        let answer = post(gateway.listen, "/payments", Some("k"), body).await;
+        assert!(answer.status == 201 && !answer.is_replay(), "it goes on as it came");
+    }
+    assert_eq!(app.ran(), 3);
+    let report = async |token: &str| {
+        let asked = Request::get("/v1/shadow")
+            .header("host", "x")
+            .header("authorization", format!("Bearer {token}"));
+        send(gateway.admin, asked.body(Empty::<bytes::Bytes>::new()).unwrap()).await
+    };
+    assert_eq!(report("secret").await.problem(), (403, "auth.forbidden".into()));
+    let verdicts = serde_json::json!({
+        "run": 1, "replay": 1, "idempotency.payload_mismatch": 1,
+    });
+    let route = serde_json::json!({ "endpoint": "POST /payments", "verdicts": verdicts });
+    let expected = serde_json::json!({ "routes": [route], "forgotten": 0 });
+    assert_eq!(report("operator-of-the-tests").await.json(), expected);
+}

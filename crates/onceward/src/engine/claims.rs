@@ -173,8 +173,8 @@ impl Engine {
         join_all(requests.iter().map(|(claim, completion)| self.run_once(claim, completion))).await
     }
 
-    /// Starts the lease anew, for `lease_ms` or as long as it was granted for: whoever wants another
-    /// length says so at every renewal, because a permit does not change with them.
+    /// Starts the lease anew, for `lease_ms` or as long as it was granted for: whoever wants
+    /// another length says so at every renewal, because a permit does not change with them.
     ///
     /// # Errors
     /// When the store gives no answer. The holder must then stop before its next effect.

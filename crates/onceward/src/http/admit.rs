@@ -18,6 +18,7 @@ use onceward_core::payload::KeptPayload;
 use super::identity::Caller;
 use super::names;
 use super::policy::{IfMatch, MissingKey, Policy};
+use super::preconditions::{Preconditions, TagRules};
 use super::refusal::{Code, Conflict, Refusal};
 use super::route::Place;
 
@@ -112,10 +113,6 @@ pub(super) fn admit(
     caller: &Caller,
     brought: Brought,
 ) -> Result<Admitted, Refusal> {
-    if policy.if_match == IfMatch::Require && !head.headers.contains_key(IF_MATCH) {
-        let detail = "send If-Match with the ETag that you have seen";
-        return Err(Refusal::new(Code::PreconditionRequired, detail));
-    }
     let media_type = media_type(&head.headers);
     let rules = rules(policy, &media_type);
     let canonical = CanonicalBody::new(body, &rules)
@@ -128,6 +125,9 @@ pub(super) fn admit(
             return Err(Refusal::new(Code::KeyRequired, detail));
         }
     };
+    if policy.if_match == IfMatch::Require {
+        required_if_match(head, policy)?;
+    }
     let fingerprint = FingerprintBuilder::new()
         .part("method", head.method.as_str().as_bytes())
         .part("path", head.uri.path().as_bytes())
@@ -147,6 +147,20 @@ pub(super) fn admit(
         CanonicalBody::Bytes(_) => Canonical::Bytes(body.clone()),
     };
     Ok(Admitted { claim, key, canonical, rules })
+}
+
+/// `If-Match` has to be there. Where the dialect is strict, its form is judged too; what it is
+/// compared with is the handler's to know.
+fn required_if_match(head: &Parts, policy: &Policy) -> Result<(), Refusal> {
+    if !head.headers.contains_key(IF_MATCH) {
+        let detail = "send If-Match with the ETag that you have seen";
+        return Err(Refusal::new(Code::PreconditionRequired, detail));
+    }
+    let rules = TagRules { strict: true, altered: policy.altered_etags };
+    if policy.dialect.speaker().strict_tags() {
+        Preconditions::read(&head.method, &head.headers, rules)?;
+    }
+    Ok(())
 }
 
 /// What a fingerprint of this media type looks at.

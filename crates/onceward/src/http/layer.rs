@@ -122,11 +122,13 @@ where
         return pass(inner, Request::from_parts(head, body), &request_id).await;
     };
     let mut served = Served::at(&place.endpoint);
+    let mut key = None;
     let result = match policy.mode {
         Mode::Shadow => shadow(&door, inner, (head, body), (&policy, &place), &request_id).await,
         _ => {
             let at = (&policy, place);
-            protect(door, inner, (head, body), at, (&request_id, &mut served)).await
+            let told = (&*request_id, &mut served, &mut key);
+            protect(door, inner, (head, body), at, told).await
         }
     };
     let mut response = match result {
@@ -136,7 +138,12 @@ where
         }
         Err(refusal) => {
             served.verdict = refusal.code.meaning().code;
-            policy.dialect.speaker().refuse(&refusal, &request_id).map(Body::from)
+            let speaker = policy.dialect.speaker();
+            let mut response = speaker.refuse(&refusal, &request_id).map(Body::from);
+            if let Some(key) = &key {
+                speaker.mark_keyed(response.headers_mut(), key);
+            }
+            response
         }
     };
     mark_request(response.headers_mut(), &request_id);
@@ -150,7 +157,7 @@ async fn protect<S, B, R>(
     inner: S,
     (mut head, body): (Parts, B),
     (policy, place): (&Arc<Policy>, Place),
-    (request_id, served): (&str, &mut Served),
+    (request_id, served, told): (&str, &mut Served, &mut Option<String>),
 ) -> Result<Response<Body>, Refusal>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
@@ -177,22 +184,14 @@ where
     let caller = door.identify(&mut head).ok_or_else(|| {
         Refusal::new(Code::AuthRequired, "a claim needs to know who makes it: send credentials")
     })?;
-    let body = match buffer(body, policy.max_request_bytes).await {
-        Buffered::Whole(body) => body,
-        Buffered::TooLarge(_, rest) => {
-            // A client that is still sending would not hear us; one that asked first waits.
-            if !head.headers.contains_key(EXPECT) {
-                discard(rest).await;
-            }
-            let detail = format!("at most {} bytes", policy.max_request_bytes);
-            return Err(Refusal::new(Code::BodyTooLarge, detail));
-        }
-        Buffered::Broken(error) => {
-            return Err(Refusal::new(Code::BadRequest, format!("the body broke off: {error}")));
-        }
-    };
+    let body = whole_body(&head, body, policy).await?;
     served.tenant = Some(caller.tenant.clone());
-    let mut admitted = admit(&head, &body, (policy, &place), &caller, key?)?;
+    let key = key?;
+    if let (Brought::Key(key), false) = (&key, unkeyed) {
+        // A refusal names the key too.
+        *told = Some(key.clone());
+    }
+    let mut admitted = admit(&head, &body, (policy, &place), &caller, key)?;
     served.claims(&admitted.claim.key);
     door.gates.rate(place.route, &caller)?;
     if let Err(refused) = door.permits(policy, &head, &caller).await {
@@ -227,6 +226,28 @@ where
         speaker.mark_keyed(response.headers_mut(), &key);
     }
     Ok(response)
+}
+
+/// The body of a request, within its bound.
+async fn whole_body<B>(head: &Parts, body: B, policy: &Policy) -> Result<Bytes, Refusal>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    match buffer(body, policy.max_request_bytes).await {
+        Buffered::Whole(body) => Ok(body),
+        Buffered::TooLarge(_, rest) => {
+            // A client that is still sending would not hear us; one that asked first waits.
+            if !head.headers.contains_key(EXPECT) {
+                discard(rest).await;
+            }
+            let detail = format!("at most {} bytes", policy.max_request_bytes);
+            Err(Refusal::new(Code::BodyTooLarge, detail))
+        }
+        Buffered::Broken(error) => {
+            Err(Refusal::new(Code::BadRequest, format!("the body broke off: {error}")))
+        }
+    }
 }
 
 /// Claims, then runs or replays, in a task of its own: it goes on when the client goes away.

@@ -50,7 +50,7 @@ pub(super) struct Run<'a> {
     pub(super) door: &'a Door,
     pub(super) policy: &'a Policy,
     pub(super) permit: &'a Permit,
-    /// When it was asked for: the lease began no earlier.
+    /// When it or its last renewal was asked for: the lease began no earlier.
     pub(super) asked: Instant,
     /// What the breaker is told of its end.
     pub(super) pass: Pass,
@@ -150,7 +150,7 @@ impl Run<'_> {
     }
 
     /// Awaits something while the lease is renewed, before half of it has passed.
-    async fn renewing<F: Future>(&self, work: F) -> Result<F::Output, Lost> {
+    async fn renewing<F: Future>(&mut self, work: F) -> Result<F::Output, Lost> {
         let pause = self.lease() / 3;
         tokio::pin!(work);
         loop {
@@ -163,8 +163,11 @@ impl Run<'_> {
                 return Err(self.cut().await);
             }
             // A renewal without an answer may have happened; the fence decides at completion.
-            if let Ok(Finish::Lost) = self.door.engine.renew(self.permit, None).await {
-                return Err(Lost::Overtaken);
+            let asked = Instant::now();
+            match self.door.engine.renew(self.permit, None).await {
+                Ok(Finish::Lost) => return Err(Lost::Overtaken),
+                Ok(Finish::Ok) => self.asked = asked,
+                _ => {}
             }
         }
     }

@@ -28,6 +28,7 @@ const ENDPOINTS: &[(&str, &str)] = &[
     ("post", "/v1/dead/{ref}/discard"),
     ("get", "/v1/marks"),
     ("post", "/v1/sweep"),
+    ("get", "/v1/shadow"),
     ("get", "/v1/audit"),
     ("get", "/v1/audit/verify"),
     ("get", "/healthz"),

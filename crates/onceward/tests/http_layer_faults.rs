@@ -1,0 +1,200 @@
+//! The layer when its store fails or its lease is lost: never an answer that was not recorded,
+//! never an effect without a claim, and never two answers to one key.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, Request};
+use axum::routing::post;
+use http_body_util::BodyExt;
+use onceward::engine::Engine;
+use onceward::http::{Attempt, Door, Identity, OncewardLayer, Policy, Routes};
+use onceward::store::Store;
+use onceward::store::memory::MemoryStore;
+use onceward::testing::faulty::{Fault, FaultPlan, FaultyStore, Method};
+use onceward_core::stamp::At;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use tower::ServiceExt;
+
+/// More faults than anybody tries.
+const MANY: usize = 100_000;
+
+/// A handler that waits to be let go, attempt by attempt.
+struct Upstream {
+    ran: AtomicU64,
+    started: Semaphore,
+    go_on: [Semaphore; 2],
+}
+
+struct Place {
+    router: Router,
+    upstream: Arc<Upstream>,
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+async fn slow(State(upstream): State<Arc<Upstream>>, request: Request<Body>) -> String {
+    upstream.ran.fetch_add(1, Ordering::SeqCst);
+    let attempt = request.extensions().get::<Attempt>().unwrap().attempt;
+    upstream.started.add_permits(1);
+    let gate = &upstream.go_on[(attempt as usize - 1).min(1)];
+    gate.acquire().await.unwrap().forget();
+    format!("attempt {attempt}")
+}
+
+fn place(store: Arc<dyn Store>, policy: Policy) -> Arc<Place> {
+    let identity = Identity::Authorization { secret: [7; 32], strict: false };
+    let door = Door::new(Engine::new(store), identity, Routes::every(policy).unwrap());
+    let gate = || Semaphore::new(0);
+    let go_on = [gate(), gate()];
+    let upstream = Arc::new(Upstream { ran: AtomicU64::new(0), started: gate(), go_on });
+    let router = Router::new()
+        .route("/slow", post(slow))
+        .with_state(upstream.clone())
+        .layer(OncewardLayer::new(door));
+    Arc::new(Place { router, upstream })
+}
+
+fn faulty(policy: Policy) -> (Arc<FaultyStore>, Arc<Place>) {
+    let store = Arc::new(FaultyStore::new(Arc::new(MemoryStore::new()), FaultPlan::Quiet));
+    (store.clone(), place(store, policy))
+}
+
+impl Place {
+    async fn post(&self) -> Answer {
+        let request = Request::post("/slow")
+            .header("authorization", "Bearer alice")
+            .header("content-type", "application/json")
+            .header("idempotency-key", "k")
+            .body(Body::from("{}"))
+            .unwrap();
+        let (head, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Answer { status: head.status.as_u16(), headers: head.headers, body }
+    }
+
+    /// Sends the request and waits until its handler runs.
+    async fn begin(self: &Arc<Self>) -> tokio::task::JoinHandle<Answer> {
+        let place = self.clone();
+        let answer = tokio::spawn(async move { place.post().await });
+        self.upstream.started.acquire().await.unwrap().forget();
+        answer
+    }
+
+    fn go_on(&self, attempt: usize) {
+        self.upstream.go_on[attempt - 1].add_permits(1);
+    }
+
+    fn ran(&self) -> u64 {
+        self.upstream.ran.load(Ordering::SeqCst)
+    }
+}
+
+impl Answer {
+    #[track_caller]
+    fn is(&self, body: &str, replayed: bool) {
+        assert_eq!((self.status, &self.body[..]), (200, body.as_bytes()));
+        assert_eq!(self.headers.contains_key("idempotency-replayed"), replayed);
+    }
+
+    #[track_caller]
+    fn is_unavailable(&self) {
+        let problem: Value = serde_json::from_slice(&self.body).unwrap();
+        assert_eq!((self.status, &problem["code"]), (503, &"store.unavailable".into()));
+        assert_eq!(
+            (&problem["key_advice"], &problem["retryable"]),
+            (&"reuse".into(), &true.into())
+        );
+        let after: u64 = self.headers["retry-after"].to_str().unwrap().parse().unwrap();
+        assert!(after >= 1);
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_down_before_the_claim_is_503_and_nothing_runs() {
+    let (store, place) = faulty(Policy::default());
+    store.set_plan(FaultPlan::Script(vec![Fault::Before; MANY]));
+    place.post().await.is_unavailable();
+    assert_eq!(place.ran(), 0);
+    store.set_plan(FaultPlan::Quiet);
+    place.go_on(1);
+    place.post().await.is("attempt 1", false);
+    assert_eq!(place.ran(), 1);
+}
+
+#[tokio::test]
+async fn a_store_that_is_down_before_the_completion_is_503_and_never_an_unrecorded_answer() {
+    let policy = Policy { lease_ms: 300, wait_ms: 10_000, ..Policy::default() };
+    let (store, place) = faulty(policy);
+    let first = place.begin().await;
+    store.set_plan(FaultPlan::Script(vec![Fault::Before; MANY]));
+    place.go_on(1);
+    first.await.unwrap().is_unavailable();
+    // The retry waits until the lease has ended; then it is its turn.
+    store.set_plan(FaultPlan::Quiet);
+    place.go_on(2);
+    place.post().await.is("attempt 2", false);
+    place.post().await.is("attempt 2", true);
+    assert_eq!(place.ran(), 2);
+}
+
+#[tokio::test]
+async fn a_completion_is_tried_again_and_one_whose_answer_was_lost_is_recognised() {
+    for fault in [Fault::Before, Fault::After, Fault::Lost(Duration::from_millis(1))] {
+        let (store, place) = faulty(Policy::default());
+        let first = place.begin().await;
+        store.set_plan(FaultPlan::Named(vec![(Method::Commit, fault); 3]));
+        place.go_on(1);
+        first.await.unwrap().is("attempt 1", false);
+        assert_eq!(store.injected().faults(), 3, "{fault:?}");
+        place.post().await.is("attempt 1", true);
+        assert_eq!(place.ran(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_completion_is_tried_until_the_renewed_lease_ends_not_the_first_one() {
+    let (store, place) = faulty(Policy { lease_ms: 600, ..Policy::default() });
+    let first = place.begin().await;
+    // sleeps because the lease is renewed in real time, and the first one has to be over
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    store.set_plan(FaultPlan::Named(vec![(Method::Commit, Fault::Before); 3]));
+    place.go_on(1);
+    first.await.unwrap().is("attempt 1", false);
+    assert_eq!(place.ran(), 1);
+}
+
+#[tokio::test]
+async fn a23_who_lost_its_lease_while_running_answers_what_the_other_recorded() {
+    for late_first in [false, true] {
+        let (store, clock) = MemoryStore::manual(At(1_707_993_000_000));
+        let policy = Policy { lease_ms: 30_000, wait_ms: 20_000, ..Policy::default() };
+        let place = place(Arc::new(store), policy);
+        let first = place.begin().await;
+        clock.advance(30_001);
+        let second = place.begin().await;
+        if late_first {
+            place.go_on(1);
+            place.go_on(2);
+            second.await.unwrap().is("attempt 2", false);
+        } else {
+            place.go_on(2);
+            second.await.unwrap().is("attempt 2", false);
+            place.go_on(1);
+        }
+        first.await.unwrap().is("attempt 2", true);
+        place.post().await.is("attempt 2", true);
+        assert_eq!(place.ran(), 2);
+    }
+}
