@@ -1,7 +1,7 @@
 //! What is counted and logged of a request: how it ended, how long it took, never what it carried.
 //!
-//! The layer says of every protected request what came of it ([`Served`]); a request that it only
-//! passed on is counted under one name and not logged.
+//! The layer says of every protected request what came of it ([`Served`]). A request that it only
+//! passed on is counted, under one name if no route is its own, and not logged.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -63,6 +63,10 @@ impl Seen {
             "circuit.open" => self.metrics.circuit_refused(&endpoint),
             "store.unavailable" => self.metrics.store_failed("store.unavailable"),
             _ => {}
+        }
+        if verdict == "none" {
+            // No key was involved: nothing to tell of, and there may be very many.
+            return;
         }
         if let Some(hit) = served.cached {
             self.metrics.cache(hit);
