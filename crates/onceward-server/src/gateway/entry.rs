@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::header::{CONNECTION, UPGRADE};
+use http::header::{CONNECTION, HOST, UPGRADE};
 use http::{HeaderName, HeaderValue, Method, Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::service::Service;
@@ -109,6 +109,10 @@ fn malformed(request: &Request<Incoming>, double: bool) -> Option<&'static str> 
     }
     if *request.method() == Method::CONNECT {
         return Some("this is not a tunnel: CONNECT is not supported");
+    }
+    let hosts = request.headers().get_all(HOST).iter().count();
+    if request.version() == Version::HTTP_11 && hosts != 1 {
+        return Some("HTTP/1.1 asks for exactly one Host header");
     }
     if request.headers().contains_key(UPGRADE) {
         return Some("upgrades are not supported: send it without Upgrade");

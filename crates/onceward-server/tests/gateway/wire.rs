@@ -107,6 +107,18 @@ async fn upgrades_and_tunnels_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http_1_1_names_one_host() {
+    let at = target("hosts").await;
+    for hosts in ["", "host: a\r\nhost: b\r\n"] {
+        let request = format!("POST /payments HTTP/1.1\r\n{hosts}content-length: 2\r\n\r\n{{}}");
+        let answer = raw(at.address, request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+        assert!(answer.contains("Host"), "{answer}");
+    }
+    assert_eq!(at.app.ran(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_ends_at_this_hop_is_not_passed_on() {
     let at = target("hops").await;
     for key in [None, Some("k")] {
