@@ -16,6 +16,7 @@ mod identity;
 mod logs;
 mod metrics;
 mod open;
+mod open_files;
 mod output;
 mod remote;
 mod times;
@@ -57,6 +58,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Failure> {
         Command::Openapi => commands::generate::openapi(out),
         Command::Config(command) => commands::config::run(command, &cli.common, out),
         command => {
+            open_files::raise();
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .enable_all()
                 .build()
