@@ -12,9 +12,12 @@ use onceward_core::record::Body;
 use onceward_core::stamp::Token;
 use onceward_core::text::escape;
 
+#[cfg(feature = "http")]
+use tokio::sync::OwnedMutexGuard;
+
 use super::look::PAGE_MAX;
 use super::{Engine, EngineError};
-use crate::store::{Cursor, Items, List};
+use crate::store::{Cursor, Fact, Items, List, Read};
 
 /// A document and its version.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +52,31 @@ impl Engine {
             let value = mark.value?;
             Some(Document { subject: subject.clone(), version: mark.position, value })
         }))
+    }
+
+    /// Many documents at one instant, in the order asked for.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn get_many(
+        &self,
+        subjects: &[Subject],
+    ) -> Result<Vec<Option<Document>>, EngineError> {
+        let reads = subjects.iter().map(|subject| Read::Mark(subject.clone())).collect();
+        let facts = self.0.store.load(reads).await?.facts;
+        let found = subjects.iter().zip(facts).map(|(subject, fact)| {
+            let Fact::Mark(mark) = fact else { return None };
+            let (version, value) = mark.and_then(|mark| Some((mark.position, mark.value?)))?;
+            Some(Document { subject: subject.clone(), version, value })
+        });
+        Ok(found.collect())
+    }
+
+    /// Waits until no other handler of this process that lost a race for this document is at it;
+    /// it is free again when the guard is dropped.
+    #[cfg(feature = "http")]
+    pub(crate) async fn turn_at(&self, subject: &Subject) -> Vec<OwnedMutexGuard<()>> {
+        self.0.turns.wait(std::iter::once(subject)).await
     }
 
     /// Writes a document if it is at version `expected` (0: it was never written). `None` deletes

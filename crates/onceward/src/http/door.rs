@@ -27,6 +27,7 @@ use super::identity::{Caller, Identity};
 use super::names;
 use super::outcome::StoredResponse;
 use super::policy::Policy;
+use super::rate::RateLimit;
 use super::refusal::{Code, Refusal};
 use super::route::Routes;
 use super::shadow::{Shadow, ShadowReport};
@@ -77,9 +78,25 @@ impl Door {
     /// Bounds what this door holds in memory and lets in at once.
     #[must_use]
     pub fn with_limits(mut self, limits: DoorLimits) -> Self {
-        self.gates = Gates::new(&self.routes, limits);
+        self.gates = Gates::new(&self.routes, limits).with_limit_of(self.gates);
         self.shadow = Shadow::new(&self.routes, limits.shadow_keys_max);
         self
+    }
+
+    /// Bounds how often a caller may ask over all routes together, beside what a route's own policy
+    /// says. Reads don't pass the door: their handlers ask [`Door::allows`].
+    #[must_use]
+    pub fn with_rate_limit(mut self, limit: RateLimit) -> Self {
+        self.gates.limit_all(limit, DoorLimits::default().rate_callers_max);
+        self
+    }
+
+    /// Takes one request off the caller's allowance over all routes together.
+    ///
+    /// # Errors
+    /// When the caller asks too often.
+    pub fn allows(&self, caller: &Caller) -> Result<(), Refusal> {
+        self.gates.rate_all(caller)
     }
 
     /// Headers that tell the service tenant and caller as they were identified. What a client sends

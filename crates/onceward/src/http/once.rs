@@ -83,6 +83,7 @@ impl OneCommit<'_> {
         }
         let mut pass = self.door.gates.enter(self.route)?;
         let mut before: Option<GuardRefusal> = None;
+        let mut turn = Vec::new();
         for _ in 0..RUNS_MAX {
             let answered = self.run(inner.clone(), (head.clone(), body.clone())).await;
             pass.ended(answered.as_ref().ok().map(|answer| answer.head.status));
@@ -99,6 +100,9 @@ impl OneCommit<'_> {
                         // The handler does not look at what is there: its guard is its answer.
                         return self.refused(&head, &refused).await;
                     }
+                    // Those who lost go one after the other, never waiting for two subjects at once.
+                    drop(turn);
+                    turn = self.door.engine.turn_at(&refused.subject).await;
                     before = Some(refused);
                 }
                 OnceVerdict::Not(verdict) => return self.not_run(verdict).await,
@@ -123,7 +127,7 @@ impl OneCommit<'_> {
     {
         let claim = &self.admitted.claim;
         let engine = self.door.engine.clone();
-        let offer = Offer::new(engine, self.caller.clone(), claim.trace.clone());
+        let offer = Offer::new(engine, self.caller.clone(), claim);
         head.extensions.insert(offer.clone());
         if let Ok(key) = HeaderValue::from_str(&self.admitted.key) {
             head.headers.insert(names::IDEMPOTENCY_KEY, key);

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{Extensions, Response};
-use onceward_core::Bytes;
 use onceward_core::audit::{Entry, Trace};
-use onceward_core::decide::{Change, Effects, NewJob};
+use onceward_core::decide::{Change, Claim, Effects, NewJob};
 use onceward_core::guard::{Guard, Rule};
 use onceward_core::key::Subject;
 use onceward_core::record::Body;
 use onceward_core::text::escape;
+use onceward_core::{Bytes, Text};
 
 use super::door::no_answer;
 use super::etag::ETag;
@@ -87,9 +87,18 @@ pub struct Writes {
 pub(super) struct Offer {
     engine: Engine,
     caller: Caller,
-    trace: Trace,
+    about: Arc<About>,
     /// Writes were dropped instead of handed back.
     dropped: Arc<AtomicBool>,
+}
+
+/// What the audit is told of a request.
+#[derive(Debug)]
+struct About {
+    endpoint: String,
+    key_hash: Text,
+    payload_hash: Text,
+    trace: Trace,
 }
 
 /// What a handler handed back, in the extensions of its response.
@@ -97,8 +106,14 @@ pub(super) struct Offer {
 struct Handed(Effects);
 
 impl Offer {
-    pub(super) fn new(engine: Engine, caller: Caller, trace: Trace) -> Self {
-        Self { engine, caller, trace, dropped: Arc::default() }
+    pub(super) fn new(engine: Engine, caller: Caller, claim: &Claim) -> Self {
+        let about = About {
+            endpoint: claim.key.scope().into_owned(),
+            key_hash: claim.key.hash_hex().into(),
+            payload_hash: claim.fingerprint.to_string().into(),
+            trace: claim.trace.clone(),
+        };
+        Self { engine, caller, about: Arc::new(about), dropped: Arc::default() }
     }
 
     /// Whether a handler prepared writes and lost them; asked once.
@@ -124,6 +139,12 @@ impl Writes {
     #[must_use]
     pub fn caller(&self) -> &Caller {
         &self.offer.caller
+    }
+
+    /// Method and template of the route.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        &self.offer.about.endpoint
     }
 
     /// A subject of the caller's tenant.
@@ -168,11 +189,15 @@ impl Writes {
         self.effects.jobs.push(job);
     }
 
-    /// An audit entry of the caller's tenant with the ids of this request, to be filled in.
+    /// An audit entry of the caller's tenant with the ids of this request and the hashes of its key
+    /// and payload, to be filled in.
     #[must_use]
     pub fn entry(&self, action: &str) -> Entry {
+        let about = &*self.offer.about;
         let mut entry = Entry::new(&escape(&self.offer.caller.tenant), action);
-        entry.trace = self.offer.trace.clone();
+        entry.key_hash = Some(about.key_hash.clone());
+        entry.payload_hash = Some(about.payload_hash.clone());
+        entry.trace = about.trace.clone();
         entry
     }
 
