@@ -9,6 +9,7 @@
 mod claims;
 mod documents;
 mod error;
+mod fair;
 mod jobs;
 mod look;
 mod options;
@@ -20,9 +21,9 @@ mod turns;
 mod wait;
 
 pub use claims::OnceVerdict;
-pub use documents::{Document, Put};
+pub use documents::{Document, Put, Seen};
 pub use error::EngineError;
-pub use jobs::{Take, Taken};
+pub use jobs::{Pick, Take, Taken};
 pub use options::EngineOptions;
 pub use queues::{STORE_SPACE_PREFIX, STORE_TENANT};
 pub use sweep::SweepReport;
@@ -60,6 +61,7 @@ struct Inner {
     sightings: Sightings,
     turns: Turns,
     places: jobs::Places,
+    rounds: fair::Rounds,
     options: EngineOptions,
     tokens: Tokens,
 }
@@ -89,6 +91,7 @@ impl Engine {
             sightings: Sightings::default(),
             turns: Turns::default(),
             places: jobs::Places::default(),
+            rounds: fair::Rounds::default(),
             options,
             tokens: Tokens::new(),
         }))

@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{Extensions, Response};
 use onceward_core::audit::{Entry, Trace};
-use onceward_core::decide::{Change, Claim, Effects, NewJob};
-use onceward_core::guard::{Guard, Rule};
+use onceward_core::decide::{Claim, Effects, NewJob};
 use onceward_core::key::Subject;
 use onceward_core::record::Body;
 use onceward_core::text::escape;
@@ -22,17 +21,7 @@ use super::etag::ETag;
 use super::identity::Caller;
 use super::refusal::{Code, Refusal};
 use crate::engine::Engine;
-
-/// A document as a handler saw it: what its write is guarded by.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
-    /// Which.
-    pub subject: Subject,
-    /// Its version; 0 when it was never written.
-    pub version: u64,
-    /// Its bytes; none when it was never written or is deleted.
-    pub value: Option<Bytes>,
-}
+pub use crate::engine::Seen;
 
 impl Seen {
     /// The tag of what is there, for [`Preconditions`](super::Preconditions).
@@ -161,9 +150,7 @@ impl Writes {
     /// When the store gives no answer, or the id breaks its bound.
     pub async fn read(&self, space: &str, id: &str) -> Result<Seen, Refusal> {
         let subject = self.subject(space, id)?;
-        let mark = self.offer.engine.mark(&subject).await.map_err(|error| no_answer(&error))?;
-        let (version, value) = mark.map_or((0, None), |mark| (mark.position, mark.value));
-        Ok(Seen { subject, version, value })
+        self.offer.engine.see(subject).await.map_err(|error| no_answer(&error))
     }
 
     /// Writes a document over what was seen; answers its new version. When someone else was first
@@ -221,10 +208,9 @@ impl Writes {
     }
 
     fn change(&mut self, seen: &Seen, value: Body) -> Result<u64, Refusal> {
-        let rule = Rule::Exactly { expected: seen.version };
-        let guard = Guard::new(seen.subject.clone(), rule).map_err(|error| bad(&error))?;
-        self.effects.changes.push(Change { guard, value });
-        Ok(rule.moves_to())
+        let (change, version) = seen.change(value).map_err(|error| bad(&error))?;
+        self.effects.changes.push(change);
+        Ok(version)
     }
 }
 
