@@ -11,6 +11,7 @@ mod documents;
 mod error;
 mod jobs;
 mod look;
+mod notes;
 mod options;
 mod queues;
 mod scheduler;
@@ -23,6 +24,7 @@ pub use claims::OnceVerdict;
 pub use documents::{Document, Put};
 pub use error::EngineError;
 pub use jobs::{Take, Taken};
+pub use notes::{NoteCounts, NoteWriting};
 pub use options::EngineOptions;
 pub use queues::{STORE_SPACE_PREFIX, STORE_TENANT};
 pub use sweep::SweepReport;
@@ -60,6 +62,7 @@ struct Inner {
     sightings: Sightings,
     turns: Turns,
     places: jobs::Places,
+    notes: notes::Notes,
     options: EngineOptions,
     tokens: Tokens,
 }
@@ -89,6 +92,7 @@ impl Engine {
             sightings: Sightings::default(),
             turns: Turns::default(),
             places: jobs::Places::default(),
+            notes: notes::Notes::default(),
             options,
             tokens: Tokens::new(),
         }))
@@ -111,6 +115,7 @@ impl Engine {
     /// # Errors
     /// When the store can't be closed.
     pub async fn close(&self) -> Result<(), EngineError> {
+        self.close_notes().await;
         self.0.scheduler.close();
         self.0.scheduler.drained().await;
         Ok(self.0.store.close().await?)
