@@ -12,6 +12,7 @@ mod error;
 mod fair;
 mod jobs;
 mod look;
+mod notes;
 mod options;
 mod queues;
 mod scheduler;
@@ -24,6 +25,7 @@ pub use claims::OnceVerdict;
 pub use documents::{Document, Put, Seen};
 pub use error::EngineError;
 pub use jobs::{Pick, Take, Taken};
+pub use notes::{NoteCounts, NoteWriting};
 pub use options::EngineOptions;
 pub use queues::{STORE_SPACE_PREFIX, STORE_TENANT};
 pub use sweep::SweepReport;
@@ -62,6 +64,7 @@ struct Inner {
     turns: Turns,
     places: jobs::Places,
     rounds: fair::Rounds,
+    notes: notes::Notes,
     options: EngineOptions,
     tokens: Tokens,
 }
@@ -92,6 +95,7 @@ impl Engine {
             turns: Turns::default(),
             places: jobs::Places::default(),
             rounds: fair::Rounds::default(),
+            notes: notes::Notes::default(),
             options,
             tokens: Tokens::new(),
         }))
@@ -114,6 +118,7 @@ impl Engine {
     /// # Errors
     /// When the store can't be closed.
     pub async fn close(&self) -> Result<(), EngineError> {
+        self.close_notes().await;
         self.0.scheduler.close();
         self.0.scheduler.drained().await;
         Ok(self.0.store.close().await?)

@@ -17,7 +17,9 @@ use http_body::Body as HttpBody;
 use onceward_core::decide::{Completion, Effects, Refusal as GuardRefusal, Verdict};
 use onceward_core::fingerprint::fingerprint_bytes;
 use onceward_core::guard::Misfit;
+use onceward_core::note::{Noted, Original};
 use onceward_core::outcome_policy::{Keep, keep};
+use onceward_core::record::Record;
 use tower_service::Service;
 
 use super::admit::Admitted;
@@ -92,8 +94,8 @@ impl OneCommit<'_> {
                 return Ok(answer.into_response());
             }
             match self.together(self.completion(&mut answer)).await? {
-                OnceVerdict::Ran { was_expired, .. } => {
-                    return Ok(self.ran(answer, was_expired));
+                OnceVerdict::Ran { record, was_expired } => {
+                    return Ok(self.ran(answer, &record, was_expired).await);
                 }
                 OnceVerdict::Not(Verdict::Refused(refused)) => {
                     if before.as_ref() == Some(&refused) {
@@ -213,13 +215,16 @@ impl OneCommit<'_> {
         })
     }
 
-    fn ran(&self, answer: Answer, was_expired: bool) -> Response<Body> {
+    async fn ran(&self, answer: Answer, record: &Record, was_expired: bool) -> Response<Body> {
         let live = matches!(answer.body, Given::Live(_));
         let mut response = answer.into_response();
         if live {
             response.headers_mut().insert(names::STORED, HeaderValue::from_static("false"));
         }
         if was_expired {
+            // It is committed: what becomes of the note changes nothing.
+            let original = Original::of(record);
+            let _ = self.door.note(Noted::Expired, original, self.admitted).await;
             self.policy.dialect.speaker().mark_expired(response.headers_mut());
         }
         response
@@ -247,7 +252,9 @@ impl OneCommit<'_> {
         let body = Given::Whole(body);
         let mut answer = Answer { head, body, effects: Effects::default(), passing: false };
         match self.together(self.completion(&mut answer)).await? {
-            OnceVerdict::Ran { was_expired, .. } => Ok(self.ran(answer, was_expired)),
+            OnceVerdict::Ran { record, was_expired } => {
+                Ok(self.ran(answer, &record, was_expired).await)
+            }
             OnceVerdict::Not(verdict) => self.not_run(verdict).await,
         }
     }
@@ -255,7 +262,9 @@ impl OneCommit<'_> {
     /// It did not run: a replay of whoever did, or the refusal that the verdict comes to.
     async fn not_run(&self, verdict: Verdict) -> Result<Response<Body>, Refusal> {
         match verdict {
-            Verdict::Replay(stored) => said_again(self.door.replay(&stored)?, self.policy),
+            Verdict::Replay(stored) => {
+                said_again(self.door.replay(&stored, self.admitted).await?, self.policy)
+            }
             Verdict::Mismatch(record) if record.key != self.admitted.claim.key => {
                 let detail = "a job of this request has a key that was used with another payload; \
                               nothing was written";
