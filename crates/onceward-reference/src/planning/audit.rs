@@ -119,7 +119,8 @@ pub(super) async fn list(
     let search = Search::new(planning.engine().clone(), reader.tenant(), asked).await?;
     if format == Format::Json {
         let (entries, next) = search.read(wanted.after, wanted.limit).await?;
-        return page(entries.iter().map(shown).collect(), next.as_ref(), &preconditions);
+        let entries: Vec<Value> = entries.iter().map(shown).collect();
+        return page(&entries, next.as_ref(), &preconditions);
     }
     let (media_type, name) = match format {
         Format::Csv => ("text/csv; charset=utf-8; header=present", "audit.csv"),
@@ -238,9 +239,11 @@ fn shown(audited: &Audited) -> Value {
     let entry = &audited.entry;
     let at = i64::try_from(audited.at.0).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     let revision = |version: Option<u64>| version.map(|version| version.to_string());
-    // The service's own entries are about resources and say the endpoint beside.
-    let own = entry.version_after.is_some() && entry.detail.is_some();
-    let of_request = ["request.", "audit."].iter().any(|start| entry.action.starts_with(start));
+    // The service's own entries are about resources and say the endpoint beside; the library's
+    // about requests have it as their subject.
+    let starts = |words: &[&str]| words.iter().any(|word| entry.action.starts_with(word));
+    let own = starts(&["organization.", "project.", "mission.", "assignment.", "collaborator."]);
+    let of_request = starts(&["request.", "audit.", "idempotency_"]);
     let (endpoint, detail) = match own {
         true => (entry.detail.as_deref(), None),
         false if of_request => (entry.subject.as_deref(), entry.detail.as_deref()),

@@ -187,7 +187,8 @@ impl Command {
         let action = format!("{}.{action}", resource.kind.word());
         let mut entry = self.writes.entry(&action);
         entry.subject = Some(resource.subject().into());
-        entry.version_before = Some(resource.version);
+        // What is made has no revision before.
+        entry.version_before = Some(resource.version).filter(|version| *version > 0);
         entry.version_after = Some(version);
         entry.detail = Some(self.writes.endpoint().into());
         self.writes.audit(entry);

@@ -4,16 +4,17 @@
 //! (`mission/7@3`), so that the same write never makes it twice and the next write makes another.
 //! Jobs of one subject run in the order of their writes where that matters.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
-use onceward::core::decide::{JobOrder, NewJob};
-use onceward::core::fingerprint::fingerprint_bytes;
-use onceward::core::key::{Key, Kind as KeyKind};
+use onceward::core::decide::NewJob;
 use onceward::core::limits::LimitError;
 use onceward::core::record::Terms;
 use onceward::http::Caller;
+use onceward::worker::{Context, Job, JobError};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use super::resource::{Kind, Resource};
@@ -139,13 +140,19 @@ fn job(
     payload: &impl Serialize,
     order: Option<&str>,
 ) -> Result<NewJob, LimitError> {
-    let key = Key::within(KeyKind::Job, &caller.tenant, queue, &[job_type], resource)?;
-    let payload = json!(payload).to_string().into_bytes();
-    let order = order.map(|subject| JobOrder::new(&key, subject)).transpose()?;
-    let mut job = NewJob::new(key, fingerprint_bytes(&payload), payload.into());
-    job.order = order;
-    job.terms = Terms { lease_ms: LEASE_MS, ..Terms::job() };
-    Ok(job)
+    let job = Job::new(&caller.tenant, queue, job_type)
+        .resource(resource)
+        .payload(json!(payload).to_string().into_bytes())
+        .terms(Terms { lease_ms: LEASE_MS, ..Terms::job() });
+    match order {
+        Some(subject) => job.subject(subject).build(),
+        None => job.build(),
+    }
+}
+
+/// What a job was told. One that says nothing readable never will.
+pub(super) fn told<T: DeserializeOwned>(job: &Context) -> Result<T, JobError> {
+    serde_json::from_slice(job.payload()).map_err(JobError::permanent)
 }
 
 #[cfg(test)]

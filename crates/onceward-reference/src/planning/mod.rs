@@ -31,6 +31,7 @@ mod resource;
 pub use jobs::{NOTIFICATIONS, SEARCH, SUMMARY};
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
@@ -43,12 +44,16 @@ use onceward::http::{
     Authorized, BreakerPolicy, Caller, Code, Commits, Dialect, Door, Identity, IfMatch,
     OncewardLayer, Policy, RateLimit, Refusal, Route, Routes, names,
 };
+use onceward::worker::{Builder, Context, JobError, Worker};
 
 use crate::principals::{self, Principal, Role};
 use cache::ResponseCache;
 
 /// Requests per second and caller, and how many of them may come at once.
 const RATE: (u32, u32) = (1_000, 2_000);
+
+/// How often what is past its time is dropped (A12).
+const SWEEP_EVERY: Duration = Duration::from_secs(3_600);
 
 /// Every write, and whether it must say which version it has seen.
 const WRITES: [(&str, IfMatch); 20] = [
@@ -178,6 +183,22 @@ impl Planning {
             .layer(from_fn(problem::say))
             .layer(OncewardLayer::shared(self.0.door.clone()))
             .layer(from_fn_with_state(self.clone(), front::enter))
+    }
+
+    /// A worker for what follows its writes, to be started; any number may run, in any process. It
+    /// also sweeps the store: once an hour among all of them.
+    pub fn worker(&self) -> Builder {
+        Worker::builder(self.engine().clone())
+            .queue(SUMMARY)
+            .handler(derived::summary::add)
+            .queue(NOTIFICATIONS)
+            .handler(derived::notifications::tell)
+            .queue(SEARCH)
+            .handler(derived::search::index)
+            .every(SWEEP_EVERY, "sweep", |job: Context| async move {
+                job.engine().sweep(|_| {}).await?;
+                Ok::<_, JobError>(())
+            })
     }
 
     fn identify(&self, head: &Parts) -> Option<Caller> {

@@ -110,7 +110,7 @@ fn cursor_of(text: &str) -> Option<Cursor> {
 
 /// A page as it is shown.
 pub(super) fn page(
-    items: Vec<Value>,
+    items: &[Value],
     next: Option<&Cursor>,
     preconditions: &Preconditions,
 ) -> Answer {
@@ -244,7 +244,7 @@ async fn list(
         wanted.after = found.1;
         // Deleted ones leave gaps in what the store lists.
         if wanted.after.is_none() || items.len() >= wanted.limit {
-            return page(items, wanted.after.as_ref(), preconditions);
+            return page(&items, wanted.after.as_ref(), preconditions);
         }
     }
 }
@@ -298,7 +298,7 @@ async fn list_below(
         items.extend(resources.map(|resource| resource.body()));
         wanted.after = links.1;
         if wanted.after.is_none() || items.len() >= wanted.limit {
-            return page(items, wanted.after.as_ref(), preconditions);
+            return page(&items, wanted.after.as_ref(), preconditions);
         }
     }
 }

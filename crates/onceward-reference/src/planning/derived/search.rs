@@ -8,14 +8,17 @@ use std::collections::BTreeSet;
 use axum::extract::{FromRequestParts, Query, State};
 use http::request::Parts;
 use onceward::http::Preconditions;
+use onceward::worker::{Context, Done, JobError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::planning::Planning;
+use crate::planning::jobs::{Index, told};
 use crate::planning::problem::{Answer, Problem};
 use crate::planning::reads::{Page, Reader, page};
 
 const WORDS: &str = "planning.word";
+const INDEXED: &str = "planning.indexed";
 /// Words of a name that it is found by, and characters of each: a batch holds 40 writes.
 const WORDS_MAX: usize = 12;
 const WORD_CHARS_MAX: usize = 40;
@@ -44,6 +47,44 @@ impl Hit {
         let (kind, id) = self.resource.split_once('/').unwrap_or_default();
         json!({ "type": kind, "id": id, "version": self.version, "text": self.text })
     }
+}
+
+/// Which words a resource is found by, and as of which version.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Indexed {
+    version: u64,
+    words: BTreeSet<String>,
+}
+
+/// Files a resource under the words of its name, in one commit with the end of its job.
+pub(in crate::planning) async fn index(job: Context) -> Result<Done, JobError> {
+    let index: Index = told(&job)?;
+    let seen = job.read(INDEXED, &index.resource).await?;
+    let before = seen.value.as_deref().and_then(|value| serde_json::from_slice(value).ok());
+    let before: Indexed = before.unwrap_or_default();
+    let mut done = Done::new();
+    if before.version >= index.version {
+        return Ok(done);
+    }
+    let words = index.text.as_deref().map(words).unwrap_or_default();
+    for word in before.words.difference(&words) {
+        let left = job.read(WORDS, &format!("{word}/{}", index.resource)).await?;
+        done.delete(&left)?;
+    }
+    let hit = Hit {
+        resource: index.resource.clone(),
+        version: index.version,
+        text: index.text.unwrap_or_default(),
+        words: words.iter().cloned().collect(),
+    };
+    let hit = json!(hit).to_string().into_bytes();
+    for word in &words {
+        let filed = job.read(WORDS, &format!("{word}/{}", index.resource)).await?;
+        done.put(&filed, hit.clone())?;
+    }
+    let now = Indexed { version: index.version, words };
+    done.put(&seen, json!(now).to_string().into_bytes())?;
+    Ok(done)
 }
 
 /// The words of a text: letters and digits, in lower case.
@@ -82,7 +123,7 @@ pub(in crate::planning) async fn search(
     Wanted(wanted): Wanted,
 ) -> Answer {
     let mut items = Vec::new();
-    let Some(start) = wanted.first() else { return page(items, None, &preconditions) };
+    let Some(start) = wanted.first() else { return page(&items, None, &preconditions) };
     loop {
         let (engine, tenant) = (planning.engine(), reader.tenant());
         let left = asked.limit - items.len();
@@ -98,7 +139,7 @@ pub(in crate::planning) async fn search(
         }
         asked.after = found.1;
         if asked.after.is_none() || items.len() >= asked.limit {
-            return page(items, asked.after.as_ref(), &preconditions);
+            return page(&items, asked.after.as_ref(), &preconditions);
         }
     }
 }
