@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::calendar::Calendar;
-use super::command::Command;
+use super::command::{Command, Contents};
 use super::fields;
 use super::jobs::Delta;
 use super::missions::must_be_editable;
@@ -20,13 +20,12 @@ const BY_COMMAND: [(&str, &str); 1] = [("mission_id", "is changed by move")];
 
 /// `POST /v1/missions/{mission_id}/assignments`.
 pub(super) async fn create(Path(mission_id): Path<String>, mut command: Command) -> Answer {
-    let mission = editable_mission(&command, &mission_id).await?;
+    let (mission, contents) = open_mission(&command, &mission_id).await?;
     let id = Uuid::now_v7().to_string();
     let mut assignment = Resource::new(Kind::Assignment, &id, given(&command.body));
     assignment.set("mission_id", mission_id.as_str());
     check(&command, &assignment).await?;
     reschedule(&mut command, None, Some(&assignment)).await?;
-    let contents = command.contents(Kind::Mission, &mission_id).await?;
     command.now_holds(&contents, contents.count + 1)?;
     command.link(OF_MISSION, &format!("{mission_id}/{id}")).await?;
     command.save(&mut assignment, "create")?;
@@ -38,15 +37,13 @@ pub(super) async fn create(Path(mission_id): Path<String>, mut command: Command)
 /// `PATCH /v1/assignments/{id}`.
 pub(super) async fn patch(Path(id): Path<String>, mut command: Command) -> Answer {
     let before = command.load(Kind::Assignment, &id).await?;
-    let mission_id = before.text("mission_id").to_string();
-    editable_mission(&command, &mission_id).await?;
+    let (_, contents) = open_mission(&command, before.text("mission_id")).await?;
     let mut assignment = before.clone();
     assignment.merge(&command.body);
     fields::check_unchanged(&before, &assignment, &BY_COMMAND)?;
     check(&command, &assignment).await?;
     reschedule(&mut command, Some(&before), Some(&assignment)).await?;
     // The mission must still be open when this is committed.
-    let contents = command.contents(Kind::Mission, &mission_id).await?;
     command.now_holds(&contents, contents.count)?;
     command.save(&mut assignment, "update")?;
     command.changed(&assignment)
@@ -57,30 +54,30 @@ pub(super) async fn move_to(Path(id): Path<String>, mut command: Command) -> Ans
     command.must_expect_a_version()?;
     let before = command.load(Kind::Assignment, &id).await?;
     let asked = asked_for(&command.body)?;
-    let left = editable_mission(&command, before.text("mission_id")).await?;
-    let joined = match asked.get("mission_id").and_then(Value::as_str) {
-        Some(other) if other != left.id => {
-            let found = command.find(Kind::Mission, other).await?;
-            let mission = found.ok_or_else(|| unknown("mission_id"))?;
+    let (left, leaving) = open_mission(&command, before.text("mission_id")).await?;
+    let other = asked.get("mission_id").and_then(Value::as_str).filter(|other| *other != left.id);
+    let joining = match other {
+        Some(other) => {
+            let found = command.parent(Kind::Mission, other).await?;
+            let (mission, contents) = found.ok_or_else(|| unknown("mission_id"))?;
             must_be_editable(&mission)?;
-            mission
+            Some((mission, contents))
         }
-        _ => left.clone(),
+        None => None,
     };
+    let joined = joining.as_ref().map_or(&left, |(mission, _)| mission);
     let mut assignment = before.clone();
     assignment.merge(&asked);
     assignment.set("mission_id", joined.id.as_str());
     check(&command, &assignment).await?;
     reschedule(&mut command, Some(&before), Some(&assignment)).await?;
-    let leaving = command.contents(Kind::Mission, &left.id).await?;
-    if joined.id == left.id {
-        command.now_holds(&leaving, leaving.count)?;
-    } else {
-        let joining = command.contents(Kind::Mission, &joined.id).await?;
+    if let Some((_, joining)) = &joining {
         command.now_holds(&leaving, leaving.count.saturating_sub(1))?;
-        command.now_holds(&joining, joining.count + 1)?;
+        command.now_holds(joining, joining.count + 1)?;
         command.unlink(OF_MISSION, &format!("{}/{id}", left.id)).await?;
         command.link(OF_MISSION, &format!("{}/{id}", joined.id)).await?;
+    } else {
+        command.now_holds(&leaving, leaving.count)?;
     }
     command.save(&mut assignment, "move")?;
     let (from, to) = (left.text("project_id"), joined.text("project_id"));
@@ -95,23 +92,22 @@ pub(super) async fn move_to(Path(id): Path<String>, mut command: Command) -> Ans
 /// `DELETE /v1/assignments/{id}`.
 pub(super) async fn delete(Path(id): Path<String>, mut command: Command) -> Answer {
     let assignment = command.load(Kind::Assignment, &id).await?;
-    let mission_id = assignment.text("mission_id").to_string();
-    let mission = editable_mission(&command, &mission_id).await?;
+    let (mission, contents) = open_mission(&command, assignment.text("mission_id")).await?;
     reschedule(&mut command, Some(&assignment), None).await?;
-    let contents = command.contents(Kind::Mission, &mission_id).await?;
     command.now_holds(&contents, contents.count.saturating_sub(1))?;
-    command.unlink(OF_MISSION, &format!("{mission_id}/{id}")).await?;
+    command.unlink(OF_MISSION, &format!("{}/{id}", mission.id)).await?;
     let version = command.remove(&assignment)?;
     let project_id = mission.text("project_id");
     command.count(project_id, (&assignment, version), &Delta::assignments(-1))?;
     command.deleted(&assignment)
 }
 
-/// The mission of an assignment, which must be open.
-async fn editable_mission(command: &Command, id: &str) -> Result<Resource, Problem> {
-    let mission = command.find(Kind::Mission, id).await?.ok_or_else(Problem::not_found)?;
+/// The mission of an assignment, which must be open, and what it holds.
+async fn open_mission(command: &Command, id: &str) -> Result<(Resource, Contents), Problem> {
+    let found = command.parent(Kind::Mission, id).await?;
+    let (mission, contents) = found.ok_or_else(Problem::not_found)?;
     must_be_editable(&mission)?;
-    Ok(mission)
+    Ok((mission, contents))
 }
 
 /// Its fields, and that its collaborator is one.

@@ -120,6 +120,17 @@ impl Command {
         Ok(Contents { seen, count })
     }
 
+    /// A project or mission that something is done in, with what it holds. The guard is read first:
+    /// what is read after it can only be newer, so that the guard refuses when it was too old.
+    pub(super) async fn parent(
+        &self,
+        kind: Kind,
+        id: &str,
+    ) -> Result<Option<(Resource, Contents)>, Problem> {
+        let contents = self.contents(kind, id).await?;
+        Ok(self.find(kind, id).await?.map(|parent| (parent, contents)))
+    }
+
     /// Says what it holds now. Saying the same again keeps others out until this commit.
     pub(super) fn now_holds(&mut self, contents: &Contents, count: u64) -> Result<(), Problem> {
         let value = json!({ "count": count }).to_string().into_bytes();

@@ -27,8 +27,8 @@ const BY_COMMAND: [(&str, &str); 3] = [
 
 /// `POST /v1/projects/{project_id}/missions`.
 pub(super) async fn create(Path(project_id): Path<String>, mut command: Command) -> Answer {
-    let project = command.find(Kind::Project, &project_id).await?;
-    let project = project.ok_or_else(Problem::not_found)?;
+    let project = command.parent(Kind::Project, &project_id).await?;
+    let (project, contents) = project.ok_or_else(Problem::not_found)?;
     if is_archived(&project) {
         let detail = "unarchive it first";
         let title = "The project is archived";
@@ -44,7 +44,6 @@ pub(super) async fn create(Path(project_id): Path<String>, mut command: Command)
         BY_COMMAND.into_iter().filter(|(name, _)| sent.fields.contains_key(*name)).collect();
     fields::check_unchanged(&sent, &mission, &set)?;
     fields::check(&mission)?;
-    let contents = command.contents(Kind::Project, &project_id).await?;
     command.now_holds(&contents, contents.count + 1)?;
     command.link(OF_PROJECT, &format!("{project_id}/{id}")).await?;
     command.save(&mut mission, "create")?;
