@@ -135,7 +135,8 @@ pub(super) async fn list(
 struct Search {
     engine: Engine,
     filter: AuditFilter,
-    subject: Option<String>,
+    /// The id of a resource, whatever its kind.
+    id: Option<String>,
     /// Hashes of keys, when a key is asked for.
     key_hashes: Option<HashSet<String>>,
 }
@@ -148,8 +149,12 @@ impl Search {
             None => None,
         };
         let Asked { action, from, to, .. } = asked;
-        let filter = AuditFilter { tenant: Some(tenant), action, from, to, ..Default::default() };
-        Ok(Self { engine, filter, subject: asked.subject, key_hashes })
+        let mut filter =
+            AuditFilter { tenant: Some(tenant), action, from, to, ..Default::default() };
+        // A whole name is looked for by the store; a bare id here.
+        let (whole, id) = asked.subject.into_iter().partition::<Vec<_>, _>(|it| it.contains('/'));
+        filter.subject = whole.into_iter().next();
+        Ok(Self { engine, filter, id: id.into_iter().next(), key_hashes })
     }
 
     /// Entries after a cursor, and where the rest begins.
@@ -174,16 +179,14 @@ impl Search {
 
     fn wants(&self, audited: &Audited) -> bool {
         let entry = &audited.entry;
-        // `mission/7` is asked for by its whole name or by its id.
-        let about = |wanted: &String| {
-            entry.subject.as_deref().is_some_and(|subject| {
-                subject == wanted || subject.rsplit('/').next() == Some(wanted)
-            })
+        let about = |id: &String| {
+            let subject = entry.subject.as_deref().unwrap_or_default();
+            subject.rsplit('/').next() == Some(id)
         };
         let under = |hashes: &HashSet<String>| {
             entry.key_hash.as_deref().is_some_and(|hash| hashes.contains(hash))
         };
-        self.subject.as_ref().is_none_or(about) && self.key_hashes.as_ref().is_none_or(under)
+        self.id.as_ref().is_none_or(about) && self.key_hashes.as_ref().is_none_or(under)
     }
 
     /// Everything after a cursor, as text. A store that fails on the way breaks the stream off, so

@@ -62,7 +62,7 @@ pub(super) async fn patch(Path(id): Path<String>, mut command: Command) -> Answe
     command.changed(&mission)
 }
 
-/// `PUT /v1/missions/{id}`: everything that is not in the body goes, but for what the service keeps.
+/// `PUT /v1/missions/{id}`: what is not in the body goes, but for what the service keeps.
 pub(super) async fn put(Path(id): Path<String>, mut command: Command) -> Answer {
     let before = command.load(Kind::Mission, &id).await?;
     let mut mission = Resource { fields: given(&command.body), ..before.clone() };

@@ -58,7 +58,7 @@ async fn a19_a23_killed_anywhere_nothing_is_lost_or_doubled() {
                 *place = Some(answer);
             }
         }
-        service = Service::start_in(service.folder.clone());
+        service = service.started_again();
     }
     for (n, place) in answered.iter_mut().enumerate() {
         let answer = make(n).send(&service).await.must_be(201);
@@ -103,7 +103,7 @@ async fn a24_a_chain_of_versions_survives_kills_without_a_lost_update() {
         tokio::time::sleep(Duration::from_millis(version * 3)).await;
         service.kill();
         let _ = sent.await.unwrap();
-        service = Service::start_in(service.folder.clone());
+        service = service.started_again();
         // Whether it was lost on the way or only its answer was: the retry is its 200.
         let changed = change().send(&service).await.must_be(200);
         assert_eq!(changed.json()["version"], version + 1);

@@ -196,7 +196,10 @@ async fn an_assignment_moves_to_another_time_and_mission() {
         get(&format!("/v1/missions/{}/assignments", mission.id())).send(&service).await.items()
     };
     assert_eq!((listed(&from).await, listed(&to).await), (vec![], vec![away.json()]));
-    let summary = |assignments: u64| json!({ "missions": 1, "assignments": assignments, "by_state": { "draft": 1 } });
+    let summary = |assignments: u64| {
+        let by_state = json!({ "draft": 1 });
+        json!({ "missions": 1, "assignments": assignments, "by_state": by_state })
+    };
     for (mission, assignments) in [(&from, 0), (&to, 1)] {
         let project = mission.json()["project_id"].as_str().unwrap().to_string();
         service.summary_becomes(&project, &summary(assignments)).await;

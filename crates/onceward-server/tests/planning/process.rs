@@ -32,13 +32,12 @@ fn what_is_not_there_is_said_and_the_tokens_stay_on_loopback() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sigterm_drains_and_the_store_is_kept() {
-    let service = Service::start("sigterm");
+    let mut service = Service::start("sigterm");
     let project = service.project().await;
-    let folder = service.folder.clone();
     let listen = service.listen;
     assert_eq!(service.terminated(), Some(0));
     assert!(get("/v1/projects").try_send(listen).await.is_none());
-    let service = Service::start_in(folder);
+    let service = service.started_again();
     let path = format!("/v1/projects/{}", project.id());
     assert_eq!(get(&path).send(&service).await.json(), project.json());
 }
@@ -46,8 +45,7 @@ async fn sigterm_drains_and_the_store_is_kept() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_tells_its_services_and_the_control_api_is_there() {
     let folder = folder("all");
-    let arguments = ["demo", "--no-traffic", "--store", "memory:"];
-    let service = Service::spawn(folder.clone(), &arguments);
+    let mut service = Service::spawn(folder.clone(), &["demo", "--no-traffic"], "memory:");
     let ready = std::fs::read_to_string(folder.join("ready.json")).unwrap();
     let ready: Value = serde_json::from_str(&ready).unwrap();
     assert_eq!(ready["services"], json!({ "planning": format!("http://{}", service.listen) }));
@@ -65,7 +63,7 @@ async fn all_tells_its_services_and_the_control_api_is_there() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_traffic_runs_in_an_organisation_of_its_own_and_is_settled() {
     let folder = folder("traffic");
-    let service = Service::spawn(folder, &["demo", "planning", "--store", "memory:"]);
+    let mut service = Service::spawn(folder, &["demo", "planning"], "memory:");
     let theirs = "33333333-3333-3333-3333-333333333333";
     super::world::eventually("traffic", async || {
         let records = service.records(theirs).await;

@@ -121,3 +121,40 @@ async fn b02_a_retry_of_ones_own_write_is_its_answer_and_not_412() {
         (200, first.body, "\"2\"")
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_assigned_to_a_mission_after_it_was_locked() {
+    let service = Service::start("locking");
+    for _ in 0..6 {
+        let mission = service.mission().await.id();
+        let path = format!("/v1/missions/{mission}");
+        post(&format!("{path}/plan")).seen("\"1\"").send(&service).await.must_be(200);
+        let mut people = Vec::new();
+        for _ in 0..4 {
+            people.push(service.collaborator().await);
+        }
+        let assign = join_all(people.iter().map(|who| service.assign(&mission, who, (8, 9))));
+        let lock = post(&format!("{path}/lock")).seen("\"2\"").send(&service);
+        let (assigned, locked) = tokio::join!(assign, lock);
+        let locked = locked.must_be(200);
+        let made = assigned.iter().filter(|answer| answer.status == 201).count();
+        for refused in assigned.iter().filter(|answer| answer.status != 201) {
+            refused.refuses(409, "planning.mission_locked");
+        }
+        // The audit has the order of commits: whatever was made came before the lock.
+        let order = super::audits::entries(&service, "from", "0").await;
+        let at = |action: &str, id: &str| {
+            let subject = format!("{}/{id}", action.split('.').next().unwrap());
+            let found = |entry: &serde_json::Value| {
+                entry["action"] == action && entry["subject"] == subject.as_str()
+            };
+            order.iter().position(found).unwrap()
+        };
+        let lock = at("mission.lock", &locked.id());
+        for answer in assigned.iter().filter(|answer| answer.status == 201) {
+            assert!(at("assignment.create", &answer.id()) < lock);
+        }
+        let listed = get(&format!("{path}/assignments")).send(&service).await.items();
+        assert_eq!(listed.len(), made);
+    }
+}

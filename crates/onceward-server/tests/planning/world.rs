@@ -1,4 +1,7 @@
 //! A running planning service and calls to it.
+//!
+//! On SQLite, unless `ONCEWARD_TEST_PLANNING_POSTGRES_URL` names a server: then every test has a
+//! database of its own there, and fails where it can't be had.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -27,6 +30,32 @@ pub(crate) struct Service {
     pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) folder: PathBuf,
+    store: String,
+}
+
+/// The server that the run names, if it names one.
+fn postgres() -> Option<String> {
+    std::env::var("ONCEWARD_TEST_PLANNING_POSTGRES_URL").ok()
+}
+
+/// Whether other processes may write to the store: then nothing is cached.
+pub(crate) fn is_shared() -> bool {
+    postgres().is_some()
+}
+
+/// The store of a test: empty, and its own.
+fn store(test: &str, folder: &Path) -> String {
+    let Some(server) = postgres() else { return "sqlite:planning.db".into() };
+    let (server, _) = server.rsplit_once('/').unwrap();
+    let database = format!("planning_{test}_{}", std::process::id());
+    let made = Command::new("psql")
+        .args([&format!("{server}/postgres"), "-qc", &format!("CREATE DATABASE {database}")])
+        .status();
+    assert!(made.unwrap().success(), "a database of its own on {server}");
+    let store = format!("{server}/{database}");
+    let migrated = command(folder, &["migrate", "--store", &store]).output().unwrap();
+    assert!(migrated.status.success(), "{migrated:?}");
+    store
 }
 
 impl Service {
@@ -35,18 +64,20 @@ impl Service {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("planning-{test}"));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
-        Self::start_in(folder)
+        let store = store(test, &folder);
+        Self::spawn(folder, &["demo", "planning", "--no-traffic"], &store)
     }
 
-    /// On the store that is there.
-    pub(crate) fn start_in(folder: PathBuf) -> Self {
-        let arguments = ["demo", "planning", "--no-traffic", "--store", "sqlite:planning.db"];
-        Self::spawn(folder, &arguments)
+    /// Anew, on the store that is there.
+    pub(crate) fn started_again(&self) -> Self {
+        let arguments = ["demo", "planning", "--no-traffic"];
+        Self::spawn(self.folder.clone(), &arguments, &self.store)
     }
 
     /// With these arguments.
-    pub(crate) fn spawn(folder: PathBuf, arguments: &[&str]) -> Self {
+    pub(crate) fn spawn(folder: PathBuf, arguments: &[&str], store: &str) -> Self {
         let mut command = command(&folder, arguments);
+        command.args(["--store", store]);
         command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         command.args(["--ready-file", "ready.json"]);
         let said = std::fs::File::create(folder.join("stderr.txt")).unwrap();
@@ -65,14 +96,14 @@ impl Service {
             let url = ready[name].as_str().unwrap();
             url.strip_prefix("http://").unwrap().parse().unwrap()
         };
-        Self { listen: address("listen"), admin: address("admin"), child, folder }
+        let (listen, admin, store) = (address("listen"), address("admin"), store.to_string());
+        Self { listen, admin, child, folder, store }
     }
 
     /// SIGKILL; then starts again on the same store.
     pub(crate) fn killed_and_started(mut self) -> Self {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        Self::start_in(self.folder.clone())
+        self.kill();
+        self.started_again()
     }
 
     /// SIGKILL now; it can be started again later.
@@ -82,7 +113,7 @@ impl Service {
     }
 
     /// SIGTERM, and its exit code.
-    pub(crate) fn terminated(mut self) -> Option<i32> {
+    pub(crate) fn terminated(&mut self) -> Option<i32> {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
         let mut rest = String::new();
