@@ -3,6 +3,7 @@
 //! Every flag has a variable `ONCEWARD_…` and says its default. Nothing here opens or decides
 //! anything; values that clap can't check are checked by the command that uses them.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
@@ -105,6 +106,8 @@ pub(crate) enum Color {
 pub(crate) enum Command {
     /// Protects any HTTP API: a gateway in front of it, and the control API beside.
     Serve(Box<Serve>),
+    /// Runs the reference services on the embedded store, with live traffic to watch.
+    Demo(Demo),
     /// Lists, shows, resolves and erases records.
     #[command(subcommand, arg_required_else_help = true)]
     Keys(Keys),
@@ -145,6 +148,43 @@ pub(crate) struct Serve {
     /// and printed once.
     #[arg(long, value_name = "TOKEN", env = "ONCEWARD_ADMIN_TOKEN", hide_env_values = true)]
     pub(crate) admin_token: Option<String>,
+}
+
+/// How to show the reference services.
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Which service.
+    #[arg(default_value = "all")]
+    pub(crate) service: DemoService,
+    /// Where requests come in, on loopback only; port 0 takes any free one. Default:
+    /// 127.0.0.1:7600.
+    #[arg(long, value_name = "ADDR", env = "ONCEWARD_LISTEN", default_value = "127.0.0.1:7600")]
+    pub(crate) listen: SocketAddr,
+    /// Where the control API listens, on loopback only; port 0 takes any free one. Default:
+    /// 127.0.0.1:7601.
+    #[arg(long, value_name = "ADDR", env = "ONCEWARD_ADMIN", default_value = "127.0.0.1:7601")]
+    pub(crate) admin: SocketAddr,
+    /// Writes addresses and process id there once everything accepts connections. Default: none.
+    #[arg(long, value_name = "PATH", env = "ONCEWARD_READY_FILE")]
+    pub(crate) ready_file: Option<PathBuf>,
+    /// Serves without traffic of its own. Default: off.
+    #[arg(long, env = "ONCEWARD_NO_TRAFFIC", value_parser = FalseyValueParser::new())]
+    pub(crate) no_traffic: bool,
+}
+
+/// A reference service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DemoService {
+    /// Projects, missions and assignments, with ETags and idempotency keys.
+    Planning,
+    /// Measurements in the order of their time.
+    Measurements,
+    /// Holds, estimates, payment links, customers and jobs.
+    Business,
+    /// Events, once and in order.
+    Ontology,
+    /// Every service that this version has.
+    All,
 }
 
 /// Configuration.

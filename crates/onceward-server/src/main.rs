@@ -10,6 +10,7 @@ mod bench;
 mod cli;
 mod commands;
 mod config;
+mod demo;
 mod failure;
 mod gateway;
 mod identity;

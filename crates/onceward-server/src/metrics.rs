@@ -5,9 +5,11 @@
 //! caller can make the process remember names without end.
 
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use onceward::engine::NoteCounts;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -51,6 +53,11 @@ struct TenantLabels {
     verdict: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LostLabels {
+    why: &'static str,
+}
+
 type Name = Arc<String>;
 
 /// What an answered request is counted as.
@@ -85,6 +92,9 @@ pub(crate) struct Metrics {
     waiters: Gauge,
     cache_hits: Counter,
     cache_misses: Counter,
+    notes_written: Counter,
+    notes_lost: Family<LostLabels, Counter>,
+    notes_waiting: Gauge,
 }
 
 /// An endpoint by its name in metrics. Cheap to clone; look it up once per route.
@@ -135,6 +145,9 @@ impl Metrics {
             waiters: Gauge::default(),
             cache_hits: Counter::default(),
             cache_misses: Counter::default(),
+            notes_written: Counter::default(),
+            notes_lost: Family::default(),
+            notes_waiting: Gauge::default(),
         };
         metrics.register();
         metrics
@@ -163,6 +176,12 @@ impl Metrics {
         registry.register("waiters", "Who waits for a key or a job", self.waiters.clone());
         registry.register("cache_hits", "Replays from memory", self.cache_hits.clone());
         registry.register("cache_misses", "Look-ups not in memory", self.cache_misses.clone());
+        let help = "Audit entries about replays, conflicts and expiries that were written";
+        registry.register("audit_notes", help, self.notes_written.clone());
+        let help = "Audit entries about replays, conflicts and expiries that were lost";
+        registry.register("audit_notes_lost", help, self.notes_lost.clone());
+        let help = "Audit entries in memory: what a crash of the process would lose";
+        registry.register("audit_notes_waiting", help, self.notes_waiting.clone());
     }
 
     /// The endpoint of this name: a route's template, never a concrete path.
@@ -229,8 +248,14 @@ impl Metrics {
         };
     }
 
-    /// Everything, as text; `waiting` is read off the engine at this moment.
-    pub(crate) fn text(&self, waiting: usize) -> String {
+    /// Everything, as text; `waiting` and `notes` are read off the engine at this moment.
+    pub(crate) fn text(&self, waiting: usize, notes: NoteCounts) -> String {
+        for (why, lost) in [("overflow", notes.overflowed), ("store", notes.failed)] {
+            let counter = self.notes_lost.get_or_create(&LostLabels { why });
+            counter.inner().store(lost, Ordering::Relaxed);
+        }
+        self.notes_written.inner().store(notes.written, Ordering::Relaxed);
+        self.notes_waiting.set(i64::try_from(notes.waiting).unwrap_or(i64::MAX));
         self.waiters.set(i64::try_from(waiting).unwrap_or(i64::MAX));
         let mut text = String::new();
         // Writing into a string can't fail.
@@ -269,7 +294,8 @@ mod tests {
         metrics.cache(true);
         metrics.of_tenant("acme", "replay");
         let under_way = metrics.started();
-        let text = metrics.text(7);
+        let notes = NoteCounts { written: 5, waiting: 2, overflowed: 3, failed: 4 };
+        let text = metrics.text(7, notes);
         let labels = r#"endpoint="POST /v1/claims""#;
         for line in [
             format!(r#"onceward_requests_total{{{labels},verdict="replay",status="200"}} 1"#),
@@ -283,12 +309,16 @@ mod tests {
             "onceward_cache_misses_total 1".into(),
             "onceward_in_flight 1".into(),
             "onceward_waiters 7".into(),
+            "onceward_audit_notes_total 5".into(),
+            "onceward_audit_notes_waiting 2".into(),
+            r#"onceward_audit_notes_lost_total{why="overflow"} 3"#.into(),
+            r#"onceward_audit_notes_lost_total{why="store"} 4"#.into(),
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(!text.contains("acme"), "tenants only when asked for");
         drop(under_way);
-        assert!(metrics.text(0).contains("onceward_in_flight 0"));
+        assert!(metrics.text(0, NoteCounts::default()).contains("onceward_in_flight 0"));
     }
 
     #[test]
@@ -297,7 +327,7 @@ mod tests {
         for n in 0..2 * NAMES_MAX {
             metrics.of_tenant(&format!("t{n}"), "run");
         }
-        let text = metrics.text(0);
+        let text = metrics.text(0, NoteCounts::default());
         assert_eq!(text.matches("onceward_tenant_requests_total{").count(), NAMES_MAX + 1);
         assert!(text.contains(r#"tenant="other",verdict="run"} 1000"#));
         assert_eq!(metrics.endpoint("a").name(), "a");

@@ -11,5 +11,6 @@ pub mod http;
 pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod worker;
 
 pub use onceward_core as core;

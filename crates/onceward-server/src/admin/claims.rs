@@ -12,8 +12,9 @@ use onceward_core::diff::differing_pointers;
 use onceward_core::fingerprint::FingerprintBuilder;
 use onceward_core::guard::{Guard, Rule};
 use onceward_core::key::{Key, Kind, Subject};
+use onceward_core::note::{Note, Noted, Original};
 use onceward_core::payload::{KeepPayload, KeptPayload};
-use onceward_core::record::OnAbandoned;
+use onceward_core::record::{OnAbandoned, Record};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -381,20 +382,37 @@ impl Asked {
         state.metrics().claimed(&endpoint, answer.verdict);
         match verdict {
             Verdict::Run { permit, was_expired } => {
+                if was_expired {
+                    // It is granted: what becomes of the note changes nothing.
+                    let _ = self.note(Noted::Expired, &permit.record, state).await;
+                }
                 answer.permit = Some(state.keys().permit(permit.key(), permit.fence.0));
                 answer.fence = Some(permit.fence.0);
                 answer.attempt = Some(permit.record.attempt);
                 answer.lease_until = permit.record.due_at.map(rfc3339);
                 answer.was_expired = was_expired.then_some(true);
             }
-            Verdict::Replay(stored) => answer.outcome = stored.outcome.as_deref().map(outcome_json),
-            Verdict::Mismatch(_) => answer.differs = self.differs(state).await?,
+            Verdict::Replay(stored) => {
+                self.note(Noted::Replay, &stored.record, state).await?;
+                answer.outcome = stored.outcome.as_deref().map(outcome_json);
+            }
+            Verdict::Mismatch(record) => {
+                self.note(Noted::Conflict, &record, state).await?;
+                answer.differs = self.differs(state).await?;
+            }
             Verdict::Busy { retry_after_ms } => answer.retry_after_ms = Some(retry_after_ms),
             Verdict::Refused(refusal) => answer.current = Some(refusal.current),
             Verdict::Dead(record) => answer.error = record.error.as_deref().map(String::from),
             Verdict::Unknown(_) => {}
         }
         Ok(answer)
+    }
+
+    /// Tells the audit what came of a claim that wrote nothing of its own.
+    async fn note(&self, noted: Noted, record: &Record, state: &AdminState) -> Result<(), Problem> {
+        let (original, trace) = (Original::of(record), self.claim.trace.clone());
+        let note = Note { noted, original, fingerprint: self.claim.fingerprint, trace };
+        Ok(state.engine().note(note).await?)
     }
 
     /// Where this payload differs from the first one; none when one of them is not known.

@@ -135,7 +135,8 @@ pub(crate) async fn metrics(
         let (mut head, _) = request.into_parts();
         Who::from_request_parts(&mut head, &state).await?.must_operate()?;
     }
-    let text = state.metrics().text(state.engine().waiting());
+    let engine = state.engine();
+    let text = state.metrics().text(engine.waiting(), engine.note_counts());
     let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(CONTENT_TYPE, media_type)], text).into_response())
 }

@@ -268,7 +268,7 @@ async fn take_apart(
 }
 
 fn taken_json(state: &AdminState, taken: Taken) -> TakenAnswer {
-    let Taken { permit, payload } = taken;
+    let Taken { permit, payload, .. } = taken;
     let key = permit.key();
     let (job_type, resource) = job_parts(key).unwrap_or_default();
     let trace = &permit.record.trace;

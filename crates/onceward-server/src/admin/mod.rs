@@ -29,7 +29,7 @@ pub(crate) use auth::{Principal, Principals, Reach};
 pub(crate) use auth::{new_token, operator};
 pub(crate) use health::Health;
 pub(crate) use openapi::document;
-pub(crate) use serve::serve;
+pub(crate) use serve::{serve, serve_router};
 
 use std::sync::Arc;
 

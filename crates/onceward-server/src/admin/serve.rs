@@ -1,4 +1,4 @@
-//! The admin listener: HTTP/1.1 within bounds, until it is told to end.
+//! The admin listener, and that of the demo's services: HTTP/1.1 within bounds, until told to end.
 //!
 //! Connections, their heads and idle times are bounded, so that slow or many clients can't take the
 //! process. When told to end, it takes no new connection, lets requests under way finish for a
@@ -35,6 +35,19 @@ pub(crate) async fn serve(
     shutdown: impl Future<Output = ()>,
 ) {
     let router = router(state.clone());
+    // Waits for outcomes and jobs end, so that their requests can.
+    let told = || state.0.options.health.drain();
+    serve_router(listener, &router, shutdown, told).await;
+}
+
+/// Serves a router until `shutdown` resolves, which `told` passes on, and requests under way have
+/// ended.
+pub(crate) async fn serve_router(
+    listener: TcpListener,
+    router: &axum::Router,
+    shutdown: impl Future<Output = ()>,
+    told: impl FnOnce(),
+) {
     let graceful = GracefulShutdown::new();
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     tokio::pin!(shutdown);
@@ -57,17 +70,16 @@ pub(crate) async fn serve(
             }
         };
         let watcher = graceful.watcher();
-        let connection = connection(stream, peer, &router);
+        let connection = connection(stream, peer, router);
         tokio::spawn(async move {
             // A client that breaks off is no news.
             let _ = watcher.watch(connection).await;
             drop(place);
         });
     }
-    // Waits for outcomes and jobs end, so that their requests can.
-    state.0.options.health.drain();
+    told();
     if tokio::time::timeout(DRAIN_WITHIN, graceful.shutdown()).await.is_err() {
-        tracing::warn!("requests of the control API were broken off: they took too long to end");
+        tracing::warn!("requests were broken off: they took too long to end");
     }
 }
 

@@ -6,7 +6,7 @@ pub(crate) mod config;
 pub(crate) mod generate;
 pub(crate) mod keys;
 mod migrate;
-mod serve;
+pub(crate) mod serve;
 mod sweep;
 
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use onceward_core::audit::Trace;
 
 use crate::bench;
 use crate::cli::{Actor, Audit, Bench, Command, Common, Keys};
+use crate::demo;
 use crate::failure::Failure;
 use crate::open::{Access, StoreUrl};
 use crate::output::Out;
@@ -32,8 +33,10 @@ pub(crate) async fn run(command: &Command, common: &Common, out: &Out) -> Result
         let remote = Remote::new(server, common.token.as_deref())?;
         return remote::run(command, &remote, Asked::No, out).await;
     }
-    if let Command::Serve(args) = command {
-        return serve::serve(common, args, out).await;
+    match command {
+        Command::Serve(args) => return serve::serve(common, args, out).await,
+        Command::Demo(args) => return demo::demo(common, args, out).await,
+        _ => {}
     }
     let url = StoreUrl::parse(&common.store_url()?)?;
     let result = directly(command, &url, out).await;
@@ -65,6 +68,7 @@ async fn directly(command: &Command, url: &StoreUrl, out: &Out) -> Result<(), Fa
         Command::Bench(Bench::Http(args)) => bench::http(url, args, out).await,
         // These need no store and are run before one is looked for.
         Command::Serve(_)
+        | Command::Demo(_)
         | Command::Config(_)
         | Command::Completions { .. }
         | Command::Man { .. }

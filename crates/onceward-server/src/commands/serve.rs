@@ -154,7 +154,8 @@ impl Server<'_> {
     }
 }
 
-fn announce(path: &Path, address: &str, token: String) -> Result<(), Failure> {
+/// Tells commands on the same store how this server is reached.
+pub(crate) fn announce(path: &Path, address: &str, token: String) -> Result<(), Failure> {
     let announced = Announced { server: address.into(), token };
     SqliteStore::announce(path, &announced).map_err(|error| {
         let message = format!("can't write the lock file of {}: {error}", path.display());
@@ -224,13 +225,14 @@ fn settings(config: &Config, upstream: Upstream) -> Result<Settings, Failure> {
 }
 
 /// SIGTERM and SIGINT.
-struct Signals {
+pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    fn new() -> Result<Self, Failure> {
+    /// Listens from now on.
+    pub(crate) fn new() -> Result<Self, Failure> {
         let listen = |kind| {
             signal(kind).map_err(|error| {
                 Failure::failed("signals", format!("can't listen for signals: {error}"))
@@ -242,7 +244,8 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) {
+    /// Resolves when one comes.
+    pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -19,7 +19,7 @@ mod tests;
 use std::path::Path;
 
 use http::HeaderName;
-use onceward::engine::{Engine, EngineOptions};
+use onceward::engine::{Engine, EngineOptions, NoteWriting};
 use onceward::http::{Authorize, Door, DoorLimits, Identity, MissingKey, Policy, Route, Routes};
 use onceward::store::sqlite::{SqliteDurability, SqliteOptions};
 use toml::de::DeTable;
@@ -29,7 +29,8 @@ use self::flags::Flags;
 use self::reading::{Problems, Reading, Table};
 use self::route::RouteSection;
 use self::sections::{
-    Audit, Cache, Durability, IdentitySection, Limits, Principal, Queue, Server, Source, Store,
+    Audit, AuditReplays, Cache, Durability, IdentitySection, Limits, Principal, Queue, Server,
+    Source, Store,
 };
 use crate::failure::Failure;
 use crate::identity::Secret;
@@ -146,6 +147,10 @@ impl Config {
         EngineOptions {
             waiters_per_key_max: self.limits.waiters_per_key as usize,
             waiters_max: self.limits.waiters as usize,
+            notes: match self.audit.replays {
+                AuditReplays::Buffered => NoteWriting::Buffered,
+                AuditReplays::Sync => NoteWriting::Sync,
+            },
             ..EngineOptions::default()
         }
     }

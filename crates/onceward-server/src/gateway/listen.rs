@@ -33,7 +33,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const PING_EVERY: Duration = Duration::from_secs(20);
 
 /// A bound address.
-pub(super) struct Listener {
+pub(crate) struct Listener {
     socket: TcpListener,
     address: SocketAddr,
     tls: Option<TlsAcceptor>,
@@ -41,7 +41,7 @@ pub(super) struct Listener {
 
 impl Listener {
     /// Binds an address that a flag named.
-    pub(super) async fn bind(
+    pub(crate) async fn bind(
         flag: &str,
         address: SocketAddr,
         tls: Option<TlsAcceptor>,
@@ -60,12 +60,12 @@ impl Listener {
     }
 
     /// The bound socket itself.
-    pub(super) fn into_socket(self) -> TcpListener {
+    pub(crate) fn into_socket(self) -> TcpListener {
         self.socket
     }
 
     /// Where it listens.
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         super::shown(if self.tls.is_some() { "https" } else { "http" }, self.address)
     }
 }

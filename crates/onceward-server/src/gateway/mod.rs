@@ -17,11 +17,11 @@ mod entry;
 mod forward;
 mod framing;
 mod headers;
-mod listen;
+pub(crate) mod listen;
 mod pool;
 pub(crate) mod ready;
 pub(crate) mod settings;
-mod sight;
+pub(crate) mod sight;
 mod socket;
 mod tls;
 

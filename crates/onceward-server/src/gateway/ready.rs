@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::failure::Failure;
 
@@ -23,7 +23,13 @@ pub(crate) fn clear(path: &Path) -> Result<(), Failure> {
 /// Says that everything accepts connections.
 pub(crate) fn write(path: &Path, listen: &str, admin: &str) -> Result<(), Failure> {
     let pid = std::process::id();
-    let text = json!({ "listen": listen, "admin": admin, "pid": pid }).to_string();
+    write_json(path, &json!({ "listen": listen, "admin": admin, "pid": pid }))
+}
+
+/// Writes what is to be told, whole or not at all.
+pub(crate) fn write_json(path: &Path, told: &Value) -> Result<(), Failure> {
+    let pid = std::process::id();
+    let text = told.to_string();
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{pid}"));
     let beside = PathBuf::from(beside);

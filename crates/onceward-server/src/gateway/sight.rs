@@ -13,13 +13,13 @@ use crate::logs::{Access, access};
 use crate::metrics::{Answered, Endpoint, InFlight, Metrics};
 
 /// Counts and logs requests.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     metrics: Arc<Metrics>,
     passed: Endpoint,
 }
 
 /// A request under way.
-pub(super) struct Seen {
+pub(crate) struct Seen {
     metrics: Arc<Metrics>,
     passed: Endpoint,
     started: Instant,
@@ -29,13 +29,13 @@ pub(super) struct Seen {
 
 impl Watch {
     /// Over these metrics.
-    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
         let passed = metrics.endpoint("unprotected");
         Self { metrics, passed }
     }
 
     /// A request begins.
-    pub(super) fn begin(&self, headers: &HeaderMap) -> Seen {
+    pub(crate) fn begin(&self, headers: &HeaderMap) -> Seen {
         let id = headers.get(names::X_CORRELATION_ID).and_then(|id| id.to_str().ok());
         Seen {
             metrics: self.metrics.clone(),
@@ -49,7 +49,7 @@ impl Watch {
 
 impl Seen {
     /// Its answer is about to be sent.
-    pub(super) fn answered<B>(self, response: &Response<B>) {
+    pub(crate) fn answered<B>(self, response: &Response<B>) {
         let (status, took) = (response.status().as_u16(), self.started.elapsed());
         let Some(served) = response.extensions().get::<Served>() else {
             let answered = Answered { verdict: "none", status, took };

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use onceward_core::audit::Trace;
+use onceward_core::audit::{Entry, Trace};
 use onceward_core::batch::Applied;
 use onceward_core::decide::{
     self, Claim, Completion, Effects, Facts, Finish, Granted, Look, Once, Permit, Resolution,
@@ -206,14 +206,40 @@ impl Engine {
         permit: &Permit,
         completion: &Completion,
     ) -> Result<Finish, EngineError> {
-        completion.validate(permit.key().tenant_column())?;
-        let _turns = self.turns_of(&completion.effects).await;
-        let decide = |token, facts: &Facts| decide::complete(permit, completion, token, facts);
-        let finish = self.finish(permit, decide).await?;
+        let finish = self.complete_or_keep(permit, completion).await?;
         if matches!(finish, Finish::Refused(_)) {
             self.release(permit).await?;
         }
         Ok(finish)
+    }
+
+    /// [`Engine::complete`] that keeps the permit when a guard refuses: the holder may look again
+    /// and hand in something else.
+    ///
+    /// # Errors
+    /// As [`Engine::complete`].
+    pub async fn complete_or_keep(
+        &self,
+        permit: &Permit,
+        completion: &Completion,
+    ) -> Result<Finish, EngineError> {
+        completion.validate(permit.key().tenant_column())?;
+        let _turns = self.turns_of(&completion.effects).await;
+        let decide = |token, facts: &Facts| decide::complete(permit, completion, token, facts);
+        self.finish(permit, decide).await
+    }
+
+    /// Records that a step of an overtaken attempt was refused: an old permit never works, and
+    /// whoever looks for the reason finds it in the audit.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn note_refused(&self, permit: &Permit, step: &str) -> Result<(), EngineError> {
+        let record = &permit.record;
+        let mut entry = Entry::about(&record.key, "refused", &record.fingerprint, &record.trace);
+        entry.fence = Some(permit.fence.0);
+        entry.detail = Some(format!("{step} of attempt {}: overtaken", record.attempt).into());
+        self.audit(&entry).await
     }
 
     /// [`Engine::complete`] for many, in one group where the store has groups.

@@ -4,17 +4,21 @@ use futures_util::future::join_all;
 use onceward_core::Bytes;
 use onceward_core::audit::Entry;
 use onceward_core::batch::{Batch, Condition, Write};
-use onceward_core::decide::{self, Facts, Refusal, Step};
+use onceward_core::decide::{self, Change, Facts, Refusal, Step};
 use onceward_core::drive::{Drive, End};
 use onceward_core::guard::{Guard, Rule};
 use onceward_core::key::Subject;
+use onceward_core::limits::LimitError;
 use onceward_core::record::Body;
 use onceward_core::stamp::Token;
 use onceward_core::text::escape;
 
+#[cfg(feature = "http")]
+use tokio::sync::OwnedMutexGuard;
+
 use super::look::PAGE_MAX;
 use super::{Engine, EngineError};
-use crate::store::{Cursor, Items, List};
+use crate::store::{Cursor, Fact, Items, List, Read};
 
 /// A document and its version.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +29,29 @@ pub struct Document {
     pub version: u64,
     /// Its bytes.
     pub value: Bytes,
+}
+
+/// A document as it was seen: what a write of it is guarded by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Which.
+    pub subject: Subject,
+    /// Its version; 0 when it was never written.
+    pub version: u64,
+    /// Its bytes; none when it was never written or is deleted.
+    pub value: Option<Bytes>,
+}
+
+impl Seen {
+    /// A write over what was seen, and the version that it makes.
+    ///
+    /// # Errors
+    /// When the version can't rise any more.
+    pub fn change(&self, value: Body) -> Result<(Change, u64), LimitError> {
+        let rule = Rule::Exactly { expected: self.version };
+        let guard = Guard::new(self.subject.clone(), rule)?;
+        Ok((Change { guard, value }, rule.moves_to()))
+    }
 }
 
 /// The answer to a put.
@@ -49,6 +76,41 @@ impl Engine {
             let value = mark.value?;
             Some(Document { subject: subject.clone(), version: mark.position, value })
         }))
+    }
+
+    /// Many documents at one instant, in the order asked for.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn get_many(
+        &self,
+        subjects: &[Subject],
+    ) -> Result<Vec<Option<Document>>, EngineError> {
+        let reads = subjects.iter().map(|subject| Read::Mark(subject.clone())).collect();
+        let facts = self.0.store.load(reads).await?.facts;
+        let found = subjects.iter().zip(facts).map(|(subject, fact)| {
+            let Fact::Mark(mark) = fact else { return None };
+            let (version, value) = mark.and_then(|mark| Some((mark.position, mark.value?)))?;
+            Some(Document { subject: subject.clone(), version, value })
+        });
+        Ok(found.collect())
+    }
+
+    /// Waits until no other handler of this process that lost a race for this document is at it;
+    /// it is free again when the guard is dropped.
+    #[cfg(feature = "http")]
+    pub(crate) async fn turn_at(&self, subject: &Subject) -> Vec<OwnedMutexGuard<()>> {
+        self.0.turns.wait(std::iter::once(subject)).await
+    }
+
+    /// A document with the version that a write of it expects, also when there is none.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn see(&self, subject: Subject) -> Result<Seen, EngineError> {
+        let mark = self.mark(&subject).await?;
+        let (version, value) = mark.map_or((0, None), |mark| (mark.position, mark.value));
+        Ok(Seen { subject, version, value })
     }
 
     /// Writes a document if it is at version `expected` (0: it was never written). `None` deletes

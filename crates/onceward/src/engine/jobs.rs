@@ -3,7 +3,7 @@
 //! Running them (heartbeats, retries, draining) is the worker's business, not this file's.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
 use onceward_core::Bytes;
@@ -11,6 +11,7 @@ use onceward_core::decide::{self, Enqueue, Facts, JobOrder, NewJob, Permit, Verd
 use onceward_core::drive::{Drive, End};
 use onceward_core::key::{Key, check_part};
 use onceward_core::limits::{MAX_LEASE_MS, MIN_LEASE_MS, in_range};
+use onceward_core::record::Record;
 use onceward_core::text::escape;
 use onceward_core::zoo::{Bug, planted};
 
@@ -19,6 +20,10 @@ use crate::store::{Cursor, Fact, Items, List, Read};
 
 /// Pages of due jobs that one take looks through: bounds what jobs out of turn can cost.
 const PAGES_MAX: usize = 8;
+/// How many due jobs are looked at for each that is wanted, so that tenants can take turns, and how
+/// many at most on that account.
+const WINDOW: usize = 4;
+const WINDOW_MAX: usize = 256;
 /// Smallest page of due jobs, so that a take of one job can look past those out of turn.
 const PAGE_MIN: usize = 32;
 
@@ -59,6 +64,59 @@ pub struct Taken {
     pub permit: Permit,
     /// What the job was made with.
     pub payload: Bytes,
+    /// Whether an earlier attempt was granted: its effect may have happened.
+    pub again: bool,
+}
+
+/// Which of the due jobs to take.
+pub type Pick<'p> = &'p (dyn Fn(&Record) -> bool + Send + Sync);
+
+/// What a take has in hand and its caller has not heard of. Dropped so, it is released: nothing was
+/// done under those permits.
+struct Unheard<'e> {
+    engine: &'e Engine,
+    taken: Mutex<Vec<(usize, Taken)>>,
+}
+
+impl<'e> Unheard<'e> {
+    fn new(engine: &'e Engine) -> Self {
+        Self { engine, taken: Mutex::default() }
+    }
+
+    fn note(&self, place: usize, taken: Taken) {
+        self.locked().push((place, taken));
+    }
+
+    fn count(&self) -> usize {
+        self.locked().len()
+    }
+
+    /// What was taken, in the order in which it was listed.
+    fn hear(self) -> Vec<Taken> {
+        let mut taken = std::mem::take(&mut *self.locked());
+        taken.sort_by_key(|(place, _)| *place);
+        taken.into_iter().map(|(_, taken)| taken).collect()
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Vec<(usize, Taken)>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Unheard<'_> {
+    fn drop(&mut self) {
+        let taken = std::mem::take(&mut *self.locked());
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if taken.is_empty() {
+            return;
+        }
+        let engine = self.engine.clone();
+        runtime.spawn(async move {
+            let permits: Vec<_> = taken.into_iter().map(|(_, taken)| taken.permit).collect();
+            // One that can't be released comes back when its lease ends.
+            let _ = engine.release_many(&permits).await;
+        });
+    }
 }
 
 impl Engine {
@@ -104,10 +162,12 @@ impl Engine {
         answers
     }
 
-    /// Takes due jobs: higher priority first, ordered ones only when it is their turn.
+    /// Takes due jobs: higher priority first, tenants in turn, ordered ones only when it is their
+    /// turn.
     ///
     /// One call looks through a bounded number of jobs out of turn; the next call goes on where it
-    /// stopped, so that a long queue behind one blocked subject does not hide the others.
+    /// stopped, so that a long queue behind one blocked subject does not hide the others. Dropping
+    /// the call's future releases what it had taken.
     ///
     /// # Errors
     /// When the store gives no answer and nothing was taken.
@@ -124,83 +184,106 @@ impl Engine {
         tenant: Option<&str>,
         take: &Take,
     ) -> Result<Vec<Taken>, EngineError> {
+        let column = tenant.map(escape);
+        let ours =
+            |job: &Record| column.as_deref().is_none_or(|column| job.key.tenant_column() == column);
+        self.take_picked(tenant, take, &ours).await
+    }
+
+    /// [`Engine::take`] of those jobs that `pick` accepts; it is asked once for each that could be
+    /// taken, in the order in which they are. `line` names the picker: each goes on where it
+    /// stopped.
+    ///
+    /// # Errors
+    /// When the store gives no answer and nothing was taken.
+    pub async fn take_picked(
+        &self,
+        line: Option<&str>,
+        take: &Take,
+        pick: Pick<'_>,
+    ) -> Result<Vec<Taken>, EngineError> {
         if let Some(lease_ms) = take.lease_ms {
             in_range("lease_ms", lease_ms, MIN_LEASE_MS, MAX_LEASE_MS)?;
         }
         check_part("owner", &take.owner, 0)?;
         check_part("queue", &take.queue, 1)?;
-        let mut taken = Vec::new();
-        let column = tenant.map(escape);
-        // An escaped tenant holds no colon, so the places of two tenants never meet.
-        let place = format!("{}:{}", column.as_deref().unwrap_or_default(), take.queue);
+        let unheard = Unheard::new(self);
+        // An escaped name holds no colon, so the places of two lines never meet.
+        let place = format!("{}:{}", line.map(escape).unwrap_or_default(), take.queue);
         let mut after = self.0.places.leave(&place);
         for _ in 0..PAGES_MAX {
-            let wanted = take.max.saturating_sub(taken.len());
+            let wanted = take.max.saturating_sub(unheard.count());
             if wanted == 0 {
                 break;
             }
             let what = List::Due { queue: escape(&take.queue).into_owned() };
-            let page = match self.list(what, after.take(), wanted.max(PAGE_MIN)).await {
+            let window = wanted.saturating_mul(WINDOW).min(WINDOW_MAX).max(wanted).max(PAGE_MIN);
+            let page = match self.list(what, after.take(), window).await {
                 Ok(page) => page,
                 // What was taken is in hand, and the caller must hear of it.
-                Err(_) if !taken.is_empty() => return Ok(taken),
+                Err(_) if unheard.count() > 0 => break,
                 Err(error) => return Err(error),
             };
             let Items::Records(due) = page.items else { break };
-            let ours = |key: &Key| column.as_deref().is_none_or(|of| key.tenant_column() == of);
-            let keys = due.into_iter().map(|record| record.key).filter(ours).collect::<Vec<_>>();
-            match self.take_these(&keys, take, wanted).await {
-                Ok(these) => taken.extend(these),
-                Err(_) if !taken.is_empty() => return Ok(taken),
+            match self.take_these(due, (take, wanted), pick, &unheard).await {
+                Ok(()) => {}
+                Err(_) if unheard.count() > 0 => break,
                 Err(error) => return Err(error),
             }
             after = page.next;
             if after.is_none() {
-                return Ok(taken);
+                break;
             }
         }
-        if taken.is_empty() {
+        if unheard.count() == 0 {
             self.0.places.keep(&place, after);
         }
-        Ok(taken)
+        Ok(unheard.hear())
     }
 
     /// Takes the first `wanted` of these whose turn it is, in one group where the store has groups.
     /// A paused queue gives nothing.
     async fn take_these(
         &self,
-        keys: &[Key],
-        take: &Take,
-        wanted: usize,
-    ) -> Result<Vec<Taken>, EngineError> {
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let records = keys.iter().map(|key| Read::Record { key: key.clone(), payload: true });
-        let pause = std::iter::once(Read::Mark(queues::pause_subject(&take.queue)?));
-        let loaded = self.0.store.load(pause.chain(records).collect()).await?;
-        if matches!(loaded.facts.first(), Some(Fact::Mark(Some(mark))) if mark.value.is_some()) {
-            return Ok(Vec::new());
-        }
-        let mut marks = Vec::new();
-        let mut jobs = Vec::new();
-        for fact in loaded.facts {
-            let Fact::Record(Some(found)) = fact else { continue };
-            if let Some(guard) = &found.stored.record.guard {
-                marks.push(decide::Look::Mark(guard.subject.clone()));
-            }
-            jobs.push(found);
+        due: Vec<Record>,
+        (take, wanted): (&Take, usize),
+        pick: Pick<'_>,
+        unheard: &Unheard<'_>,
+    ) -> Result<(), EngineError> {
+        if due.is_empty() {
+            return Ok(());
         }
         let mut turns = Facts::default();
-        self.look_up(&marks, &mut turns).await?;
-        let in_turn = jobs.into_iter().filter(|found| {
-            let guard = found.stored.record.guard.as_ref();
-            guard.is_none_or(|guard| {
+        let guards = due.iter().filter_map(|record| record.guard.as_ref());
+        let looks = guards.map(|guard| decide::Look::Mark(guard.subject.clone()));
+        let looks: Vec<_> = looks.collect();
+        if !looks.is_empty() {
+            self.look_up(&looks, &mut turns).await?;
+        }
+        let in_turn = |record: &Record| {
+            record.guard.as_ref().is_none_or(|guard| {
                 turns.position(&guard.subject).is_none_or(|at| guard.rule.judge(at).is_ok())
                     || planted(Bug::OrderedJobsOutOfOrder)
             })
+        };
+        let due = due.into_iter().filter(in_turn).collect();
+        let ordered = self.0.rounds.order(&take.queue, due).into_iter();
+        let keys: Vec<Key> =
+            ordered.filter(|job| pick(job)).take(wanted).map(|record| record.key).collect();
+        let Some(last) = keys.last() else { return Ok(()) };
+        self.0.rounds.served(&take.queue, last.tenant_column());
+        let reads = keys.iter().map(|key| Read::Record { key: key.clone(), payload: true });
+        let pause = std::iter::once(Read::Mark(queues::pause_subject(&take.queue)?));
+        let loaded = self.0.store.load(pause.chain(reads).collect()).await?;
+        let mut facts = loaded.facts.into_iter();
+        if matches!(facts.next(), Some(Fact::Mark(Some(mark))) if mark.value.is_some()) {
+            return Ok(());
+        }
+        let found = facts.filter_map(|fact| match fact {
+            Fact::Record(found) => found,
+            Fact::Mark(_) => None,
         });
-        let takes = in_turn.take(wanted).map(|found| {
+        let takes = found.enumerate().map(|(place, found)| {
             let mut facts = Facts::at(loaded.now);
             let record = &found.stored.record;
             if let Some(guard) = &record.guard
@@ -209,29 +292,27 @@ impl Engine {
                 facts.learn_position(&guard.subject, position);
             }
             let (key, payload) = (record.key.clone(), found.payload);
+            let again = record.last_fence.0 > 0;
             facts.learn_record(&key, Some(found.stored));
-            self.take_one(key, payload, facts, take)
-        });
-        let (mut taken, mut failed) = (Vec::new(), None);
-        for one in join_all(takes).await {
-            match one {
-                Ok(one) => taken.extend(one),
-                Err(error) => failed = Some(error),
+            async move {
+                let permit = self.take_one(key, facts, take).await?;
+                if let Some(permit) = permit {
+                    let payload = payload.unwrap_or_else(|| [].into());
+                    unheard.note(place, Taken { permit, payload, again });
+                }
+                Ok(())
             }
-        }
-        match failed {
-            Some(error) if taken.is_empty() => Err(error),
-            _ => Ok(taken),
-        }
+        });
+        // What its neighbours got is in hand all the same.
+        join_all(takes).await.into_iter().collect()
     }
 
     async fn take_one(
         &self,
         key: Key,
-        payload: Option<Bytes>,
         facts: Facts,
         take: &Take,
-    ) -> Result<Option<Taken>, EngineError> {
+    ) -> Result<Option<Permit>, EngineError> {
         let decide =
             |token, facts: &Facts| decide::take(&key, &take.owner, take.lease_ms, token, facts);
         let verdict = match self.drive(Some(&key), Drive::from(facts), decide).await {
@@ -250,9 +331,7 @@ impl Engine {
             Err(error) => return Err(error),
         };
         Ok(match verdict {
-            Verdict::Run { permit, .. } => {
-                Some(Taken { permit, payload: payload.unwrap_or_else(|| [].into()) })
-            }
+            Verdict::Run { permit, .. } => Some(permit),
             _ => None,
         })
     }

@@ -9,8 +9,10 @@
 mod claims;
 mod documents;
 mod error;
+mod fair;
 mod jobs;
 mod look;
+mod notes;
 mod options;
 mod queues;
 mod scheduler;
@@ -21,9 +23,10 @@ mod turns;
 mod wait;
 
 pub use claims::OnceVerdict;
-pub use documents::{Document, Put};
+pub use documents::{Document, Put, Seen};
 pub use error::EngineError;
-pub use jobs::{Take, Taken};
+pub use jobs::{Pick, Take, Taken};
+pub use notes::{NoteCounts, NoteWriting};
 pub use options::EngineOptions;
 pub use queues::{STORE_SPACE_PREFIX, STORE_TENANT};
 pub use sweep::SweepReport;
@@ -61,6 +64,8 @@ struct Inner {
     sightings: Sightings,
     turns: Turns,
     places: jobs::Places,
+    rounds: fair::Rounds,
+    notes: notes::Notes,
     options: EngineOptions,
     tokens: Tokens,
 }
@@ -90,6 +95,8 @@ impl Engine {
             sightings: Sightings::default(),
             turns: Turns::default(),
             places: jobs::Places::default(),
+            rounds: fair::Rounds::default(),
+            notes: notes::Notes::default(),
             options,
             tokens: Tokens::new(),
         }))
@@ -112,6 +119,7 @@ impl Engine {
     /// # Errors
     /// When the store can't be closed.
     pub async fn close(&self) -> Result<(), EngineError> {
+        self.close_notes().await;
         self.0.scheduler.close();
         self.0.scheduler.drained().await;
         Ok(self.0.store.close().await?)

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::NoteWriting;
+
 /// Bounds and pauses of an engine.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -24,6 +26,12 @@ pub struct EngineOptions {
     pub poll_first: Duration,
     /// Longest pause between two looks. Default: 500 ms.
     pub poll_max: Duration,
+    /// How notes about replays, conflicts and expiries are written. Default: buffered.
+    pub notes: NoteWriting,
+    /// Notes that may wait to be written; more are lost, and counted. Default: 8,192.
+    pub notes_waiting_max: usize,
+    /// How long a note may wait for others before they are written together. Default: 250 ms.
+    pub notes_every: Duration,
 }
 
 impl Default for EngineOptions {
@@ -37,6 +45,9 @@ impl Default for EngineOptions {
             contended_for: Duration::from_secs(2),
             poll_first: Duration::from_millis(10),
             poll_max: Duration::from_millis(500),
+            notes: NoteWriting::Buffered,
+            notes_waiting_max: 8_192,
+            notes_every: Duration::from_millis(250),
         }
     }
 }

@@ -11,12 +11,12 @@ use onceward_core::decide::{Facts, Step};
 use onceward_core::drive::{Drive, End};
 use onceward_core::key::Subject;
 use onceward_core::limits::LimitError;
-use onceward_core::record::Body;
+use onceward_core::record::{Body, Record};
 use onceward_core::stamp::Token;
 use onceward_core::text::escape;
 
 use super::wait::queue_key;
-use super::{Engine, EngineError, Take, Taken, later};
+use super::{Engine, EngineError, Pick, Take, Taken, later};
 
 /// The tenant of what belongs to the store as a whole.
 pub const STORE_TENANT: &str = "onceward";
@@ -99,8 +99,25 @@ impl Engine {
         wait: Duration,
         stop: impl Future<Output = ()>,
     ) -> Result<Vec<Taken>, EngineError> {
+        let column = tenant.map(escape);
+        let ours =
+            |job: &Record| column.as_deref().is_none_or(|column| job.key.tenant_column() == column);
+        self.take_picked_waiting(tenant, take, &ours, (wait, stop)).await
+    }
+
+    /// [`Engine::take_picked`] that waits as [`Engine::take_waiting`] does.
+    ///
+    /// # Errors
+    /// When the store gives no answer and nothing was taken.
+    pub async fn take_picked_waiting(
+        &self,
+        line: Option<&str>,
+        take: &Take,
+        pick: Pick<'_>,
+        (wait, stop): (Duration, impl Future<Output = ()>),
+    ) -> Result<Vec<Taken>, EngineError> {
         let deadline = later(Instant::now(), wait);
-        let first = self.take_of(tenant, take).await?;
+        let first = self.take_picked(line, take, pick).await?;
         if wait.is_zero() || take.max == 0 || !first.is_empty() {
             return Ok(first);
         }
@@ -114,7 +131,7 @@ impl Engine {
             tokio::pin!(rung);
             // Registered before the look, so that a job made in between rings.
             rung.as_mut().enable();
-            let taken = self.take_of(tenant, take).await?;
+            let taken = self.take_picked(line, take, pick).await?;
             let now = Instant::now();
             if !taken.is_empty() || now >= deadline {
                 return Ok(taken);

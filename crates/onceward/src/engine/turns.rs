@@ -1,8 +1,9 @@
 //! Turns: operations of this process that count up the same subject go one after the other.
 //!
 //! A job with an order takes its subject's next number from what was looked up, and its batch holds
-//! only if nobody else took it. Without turns, N callers at once would need N rounds and N²
-//! batches. Other processes are still met by the batch's condition.
+//! only if nobody else took it; so does a one-commit handler that lost a race for a document and
+//! runs again. Without turns, N callers at once would need N rounds and N² batches. Other processes
+//! are still met by the batch's condition.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use onceward_core::batch::{Batch, Write};
 use onceward_core::key::{Key, Kind};
 use onceward_core::limits::LimitError;
-use onceward_core::record::State;
+use onceward_core::record::{Record, State};
 use onceward_core::zoo::{Bug, planted};
 use tokio::sync::Notify;
 
@@ -71,8 +71,8 @@ impl Waiters {
         batch.keys().for_each(ring);
         for write in &batch.writes {
             if let Write::Put(draft) = write
-                && matches!(draft.record.state, State::Pending | State::Failed)
                 && draft.record.key.kind() == Kind::Job
+                && leaves_one_to_take(&draft.record)
                 && let Ok(queue) = queue_key(draft.record.key.scope_column())
             {
                 ring(&queue);
@@ -87,6 +87,15 @@ impl Waiters {
 
     fn locked(&self) -> MutexGuard<'_, HashMap<Key, Slot>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a job that is written so may be taken, or lets the next one of its subject have its turn.
+fn leaves_one_to_take(job: &Record) -> bool {
+    match job.state {
+        State::Pending | State::Failed => true,
+        State::Done | State::Dead => job.guard.is_some(),
+        State::Running | State::Unknown | State::Expired => false,
     }
 }
 

@@ -4,11 +4,13 @@
 //! clock from the store's answer. A miss costs a look at the store; the cache never answers a
 //! claim.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onceward_core::Bytes;
 use onceward_core::fingerprint::Fingerprint;
 use onceward_core::key::Key;
+use onceward_core::note::Original;
 use onceward_core::record::Record;
 use onceward_core::stamp::At;
 use quick_cache::Weighter;
@@ -24,6 +26,7 @@ pub(super) struct ReplayCache(Cache<Key, Cached, Weight>);
 struct Cached {
     fingerprint: Fingerprint,
     outcome: Bytes,
+    original: Arc<Original>,
     until: Instant,
 }
 
@@ -43,25 +46,31 @@ impl ReplayCache {
         Self(Cache::with_weighter(entries, bytes, Weight))
     }
 
-    /// The outcome of a key with this very payload, as long as it is kept.
-    pub(super) fn get(&self, key: &Key, fingerprint: &Fingerprint) -> Option<Bytes> {
+    /// The outcome of a key with this very payload and what it points back to, as long as it is
+    /// kept.
+    pub(super) fn get(
+        &self,
+        key: &Key,
+        fingerprint: &Fingerprint,
+    ) -> Option<(Bytes, Arc<Original>)> {
         let cached = self.0.get(key)?;
         if Instant::now() >= cached.until {
             self.0.remove(key);
             return None;
         }
-        (cached.fingerprint == *fingerprint).then_some(cached.outcome)
+        (cached.fingerprint == *fingerprint).then_some((cached.outcome, cached.original))
     }
 
     /// Keeps the outcome of a done record that the store showed at `now`.
-    pub(super) fn put(&self, record: &Record, outcome: Bytes, now: At) {
+    pub(super) fn put(&self, record: &Record, outcome: Bytes, now: At, original: Arc<Original>) {
         let Some(expires_at) = record.expires_at else { return };
         let left = Duration::from_millis(expires_at.since(now));
         if left.is_zero() {
             return;
         }
         let until = Instant::now() + left;
-        let cached = Cached { fingerprint: record.fingerprint, outcome, until };
+        let fingerprint = record.fingerprint;
+        let cached = Cached { fingerprint, outcome, original, until };
         self.0.insert(record.key.clone(), cached);
     }
 }

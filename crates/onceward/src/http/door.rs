@@ -11,8 +11,9 @@ use bytes::Bytes;
 use http::header::CACHE_CONTROL;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response};
-use onceward_core::decide::{Completion, Effects, Finish, Permit, Verdict};
+use onceward_core::decide::{Claim, Completion, Effects, Finish, Permit, Verdict};
 use onceward_core::fingerprint::fingerprint_bytes;
+use onceward_core::note::{Note, Noted, Original};
 use onceward_core::outcome_policy::{Keep, keep};
 use onceward_core::payload::KeptPayload;
 use onceward_core::record::{Record, Stored};
@@ -27,6 +28,7 @@ use super::identity::{Caller, Identity};
 use super::names;
 use super::outcome::StoredResponse;
 use super::policy::Policy;
+use super::rate::RateLimit;
 use super::refusal::{Code, Refusal};
 use super::route::Routes;
 use super::shadow::{Shadow, ShadowReport};
@@ -77,9 +79,25 @@ impl Door {
     /// Bounds what this door holds in memory and lets in at once.
     #[must_use]
     pub fn with_limits(mut self, limits: DoorLimits) -> Self {
-        self.gates = Gates::new(&self.routes, limits);
+        self.gates = Gates::new(&self.routes, limits).with_limit_of(self.gates);
         self.shadow = Shadow::new(&self.routes, limits.shadow_keys_max);
         self
+    }
+
+    /// Bounds how often a caller may ask over all routes together, beside what a route's own policy
+    /// says. Reads don't pass the door: their handlers ask [`Door::allows`].
+    #[must_use]
+    pub fn with_rate_limit(mut self, limit: RateLimit) -> Self {
+        self.gates.limit_all(limit, DoorLimits::default().rate_callers_max);
+        self
+    }
+
+    /// Takes one request off the caller's allowance over all routes together.
+    ///
+    /// # Errors
+    /// When the caller asks too often.
+    pub fn allows(&self, caller: &Caller) -> Result<(), Refusal> {
+        self.gates.rate_all(caller)
     }
 
     /// Headers that tell the service tenant and caller as they were identified. What a client sends
@@ -189,7 +207,7 @@ impl Door {
             return self.gates.enter(route).map(Ok);
         }
         match self.engine.look_before(&admitted.claim).await {
-            Ok(Some(Verdict::Replay(stored))) => Ok(Err(self.replay(&stored)?)),
+            Ok(Some(Verdict::Replay(stored))) => Ok(Err(self.replay(&stored, admitted).await?)),
             Ok(Some(verdict)) if !matches!(verdict, Verdict::Run { .. } | Verdict::Busy { .. }) => {
                 Err(self.refuse(verdict, admitted, policy).await)
             }
@@ -229,7 +247,13 @@ impl Door {
                 // Asking again when the lease ends would be too late for most: it ends earlier.
                 Refusal::new(Code::InFlight, detail).after(retry_after_ms.min(2_000))
             }
-            Verdict::Mismatch(record) => self.mismatch(&record, admitted, policy).await,
+            Verdict::Mismatch(record) => {
+                let original = Original::of(&record);
+                match self.note(Noted::Conflict, original, admitted).await {
+                    Ok(()) => self.mismatch(&record, admitted, policy).await,
+                    Err(refusal) => refusal,
+                }
+            }
             Verdict::Unknown(_) => Refusal::new(
                 Code::OutcomeUnknown,
                 "the first request was sent and its outcome is not known; \
@@ -267,14 +291,33 @@ impl Door {
         refusal
     }
 
-    /// The stored response of a done record.
-    pub(super) fn replay(&self, stored: &Stored) -> Result<StoredResponse, Refusal> {
+    /// The stored response of a done record, told to the audit.
+    pub(super) async fn replay(
+        &self,
+        stored: &Stored,
+        admitted: &Admitted,
+    ) -> Result<StoredResponse, Refusal> {
         let outcome = stored.outcome.as_deref().unwrap_or_default();
         let response = decode(outcome)?;
+        let original = Original::of(&stored.record);
         if let Some(bytes) = &stored.outcome {
-            self.cache.put(&stored.record, bytes.clone(), stored.record.updated_at);
+            let now = stored.record.updated_at;
+            self.cache.put(&stored.record, bytes.clone(), now, original.clone());
         }
+        self.note(Noted::Replay, original, admitted).await?;
         Ok(response)
+    }
+
+    /// Tells the audit what came of a request that wrote nothing of its own (A26, E06).
+    pub(super) async fn note(
+        &self,
+        noted: Noted,
+        original: Arc<Original>,
+        admitted: &Admitted,
+    ) -> Result<(), Refusal> {
+        let Claim { fingerprint, trace, .. } = &admitted.claim;
+        let note = Note { noted, original, fingerprint: *fingerprint, trace: trace.clone() };
+        self.engine.note(note).await.map_err(|error| no_answer(&error))
     }
 
     /// Records what the handler answered, or gives the key back when it must not be recorded.

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::breaker::{Breaker, Ended, Leave};
 use super::identity::Caller;
 use super::policy::Policy;
-use super::rate::Limiter;
+use super::rate::{Limiter, RateLimit};
 use super::refusal::{Code, Refusal};
 use super::room::{Room, Share};
 use super::route::Routes;
@@ -45,6 +45,8 @@ impl Default for DoorLimits {
 pub(super) struct Gates {
     written: Vec<Gate>,
     unwritten: Gate,
+    /// The limit over all routes together.
+    limiter: Option<Limiter>,
     in_flight: Arc<Semaphore>,
     room: Arc<Room>,
     since: Instant,
@@ -66,6 +68,7 @@ impl Gates {
         Self {
             written: routes.list().map(|(_, policy)| gate(policy)).collect(),
             unwritten: gate(routes.unwritten()),
+            limiter: None,
             in_flight: Arc::new(Semaphore::new(limits.in_flight_max.min(Semaphore::MAX_PERMITS))),
             room: Room::new(limits.body_bytes_max),
             since: Instant::now(),
@@ -77,9 +80,30 @@ impl Gates {
         Share::of(&self.room)
     }
 
-    /// Takes one request off the caller's allowance.
+    /// With a limit over all routes together.
+    pub(super) fn limit_all(&mut self, limit: RateLimit, callers_max: usize) {
+        self.limiter = Some(Limiter::new(limit, callers_max));
+    }
+
+    /// With the limit over all routes that others had.
+    pub(super) fn with_limit_of(mut self, others: Self) -> Self {
+        self.limiter = others.limiter;
+        self
+    }
+
+    /// Takes one request off the caller's allowances.
     pub(super) fn rate(&self, route: Option<usize>, caller: &Caller) -> Result<(), Refusal> {
-        let Some(limiter) = &self.gate(route).limiter else { return Ok(()) };
+        self.rate_all(caller)?;
+        self.ask(self.gate(route).limiter.as_ref(), caller)
+    }
+
+    /// Takes one request off the allowance over all routes together.
+    pub(super) fn rate_all(&self, caller: &Caller) -> Result<(), Refusal> {
+        self.ask(self.limiter.as_ref(), caller)
+    }
+
+    fn ask(&self, limiter: Option<&Limiter>, caller: &Caller) -> Result<(), Refusal> {
+        let Some(limiter) = limiter else { return Ok(()) };
         let now_ns = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         limiter.ask(caller, now_ns).map_err(|wait_ns| {
             let detail = "you ask more often than this route allows; retry with the same key";

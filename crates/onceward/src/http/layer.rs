@@ -18,6 +18,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body::Body as HttpBody;
 use onceward_core::decide::Verdict;
+use onceward_core::note::{Noted, Original};
 use tokio::sync::oneshot;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -202,7 +203,11 @@ where
     let cached = door.cache.get(&admitted.claim.key, &admitted.claim.fingerprint);
     served.cached = Some(cached.is_some());
     let mut response = match cached {
-        Some(outcome) => said_again(decode(&outcome)?, policy)?,
+        Some((outcome, original)) => {
+            let stored = decode(&outcome)?;
+            door.note(Noted::Replay, original, &admitted).await?;
+            said_again(stored, policy)?
+        }
         None => {
             admitted.keep_payload(policy, &door.leaf_key);
             let head = for_handler(head, policy, &caller);
@@ -323,7 +328,9 @@ impl Settling<'_> {
         let asked = Instant::now();
         let (permit, was_expired) = match door.claim(admitted, policy, answer.closed()).await? {
             Verdict::Run { permit, was_expired } => (permit, was_expired),
-            Verdict::Replay(stored) => return said_again(door.replay(&stored)?, policy),
+            Verdict::Replay(stored) => {
+                return said_again(door.replay(&stored, admitted).await?, policy);
+            }
             other => return Err(door.refuse(other, admitted, policy).await),
         };
         if answer.is_closed() {
@@ -345,6 +352,8 @@ impl Settling<'_> {
             }
         };
         if was_expired {
+            // It has run and is recorded: what becomes of the note changes nothing.
+            let _ = door.note(Noted::Expired, Original::of(&permit.record), admitted).await;
             policy.dialect.speaker().mark_expired(response.headers_mut());
         }
         Ok(response)
@@ -354,7 +363,7 @@ impl Settling<'_> {
     async fn overtaken(&self) -> Result<Response<Body>, Refusal> {
         let Self { door, policy, admitted, .. } = *self;
         match door.claim(admitted, policy, std::future::pending()).await? {
-            Verdict::Replay(stored) => said_again(door.replay(&stored)?, policy),
+            Verdict::Replay(stored) => said_again(door.replay(&stored, admitted).await?, policy),
             // Whoever overtook us has it in hand; a fresh grant is not ours to use here.
             Verdict::Run { permit, .. } => {
                 let _ = door.engine.abandon(&permit, "taken by mistake").await;

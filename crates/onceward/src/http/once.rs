@@ -17,7 +17,9 @@ use http_body::Body as HttpBody;
 use onceward_core::decide::{Completion, Effects, Refusal as GuardRefusal, Verdict};
 use onceward_core::fingerprint::fingerprint_bytes;
 use onceward_core::guard::Misfit;
+use onceward_core::note::{Noted, Original};
 use onceward_core::outcome_policy::{Keep, keep};
+use onceward_core::record::Record;
 use tower_service::Service;
 
 use super::admit::Admitted;
@@ -83,6 +85,7 @@ impl OneCommit<'_> {
         }
         let mut pass = self.door.gates.enter(self.route)?;
         let mut before: Option<GuardRefusal> = None;
+        let mut turn = Vec::new();
         for _ in 0..RUNS_MAX {
             let answered = self.run(inner.clone(), (head.clone(), body.clone())).await;
             pass.ended(answered.as_ref().ok().map(|answer| answer.head.status));
@@ -91,14 +94,17 @@ impl OneCommit<'_> {
                 return Ok(answer.into_response());
             }
             match self.together(self.completion(&mut answer)).await? {
-                OnceVerdict::Ran { was_expired, .. } => {
-                    return Ok(self.ran(answer, was_expired));
+                OnceVerdict::Ran { record, was_expired } => {
+                    return Ok(self.ran(answer, &record, was_expired).await);
                 }
                 OnceVerdict::Not(Verdict::Refused(refused)) => {
                     if before.as_ref() == Some(&refused) {
                         // The handler does not look at what is there: its guard is its answer.
                         return self.refused(&head, &refused).await;
                     }
+                    // Those who lost go one after the other, never waiting for two subjects at once.
+                    drop(turn);
+                    turn = self.door.engine.turn_at(&refused.subject).await;
                     before = Some(refused);
                 }
                 OnceVerdict::Not(verdict) => return self.not_run(verdict).await,
@@ -123,7 +129,7 @@ impl OneCommit<'_> {
     {
         let claim = &self.admitted.claim;
         let engine = self.door.engine.clone();
-        let offer = Offer::new(engine, self.caller.clone(), claim.trace.clone());
+        let offer = Offer::new(engine, self.caller.clone(), claim);
         head.extensions.insert(offer.clone());
         if let Ok(key) = HeaderValue::from_str(&self.admitted.key) {
             head.headers.insert(names::IDEMPOTENCY_KEY, key);
@@ -209,13 +215,16 @@ impl OneCommit<'_> {
         })
     }
 
-    fn ran(&self, answer: Answer, was_expired: bool) -> Response<Body> {
+    async fn ran(&self, answer: Answer, record: &Record, was_expired: bool) -> Response<Body> {
         let live = matches!(answer.body, Given::Live(_));
         let mut response = answer.into_response();
         if live {
             response.headers_mut().insert(names::STORED, HeaderValue::from_static("false"));
         }
         if was_expired {
+            // It is committed: what becomes of the note changes nothing.
+            let original = Original::of(record);
+            let _ = self.door.note(Noted::Expired, original, self.admitted).await;
             self.policy.dialect.speaker().mark_expired(response.headers_mut());
         }
         response
@@ -243,7 +252,9 @@ impl OneCommit<'_> {
         let body = Given::Whole(body);
         let mut answer = Answer { head, body, effects: Effects::default(), passing: false };
         match self.together(self.completion(&mut answer)).await? {
-            OnceVerdict::Ran { was_expired, .. } => Ok(self.ran(answer, was_expired)),
+            OnceVerdict::Ran { record, was_expired } => {
+                Ok(self.ran(answer, &record, was_expired).await)
+            }
             OnceVerdict::Not(verdict) => self.not_run(verdict).await,
         }
     }
@@ -251,7 +262,9 @@ impl OneCommit<'_> {
     /// It did not run: a replay of whoever did, or the refusal that the verdict comes to.
     async fn not_run(&self, verdict: Verdict) -> Result<Response<Body>, Refusal> {
         match verdict {
-            Verdict::Replay(stored) => said_again(self.door.replay(&stored)?, self.policy),
+            Verdict::Replay(stored) => {
+                said_again(self.door.replay(&stored, self.admitted).await?, self.policy)
+            }
             Verdict::Mismatch(record) if record.key != self.admitted.claim.key => {
                 let detail = "a job of this request has a key that was used with another payload; \
                               nothing was written";

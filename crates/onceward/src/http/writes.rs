@@ -9,30 +9,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{Extensions, Response};
-use onceward_core::Bytes;
 use onceward_core::audit::{Entry, Trace};
-use onceward_core::decide::{Change, Effects, NewJob};
-use onceward_core::guard::{Guard, Rule};
+use onceward_core::decide::{Claim, Effects, NewJob};
 use onceward_core::key::Subject;
 use onceward_core::record::Body;
 use onceward_core::text::escape;
+use onceward_core::{Bytes, Text};
 
 use super::door::no_answer;
 use super::etag::ETag;
 use super::identity::Caller;
 use super::refusal::{Code, Refusal};
 use crate::engine::Engine;
-
-/// A document as a handler saw it: what its write is guarded by.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
-    /// Which.
-    pub subject: Subject,
-    /// Its version; 0 when it was never written.
-    pub version: u64,
-    /// Its bytes; none when it was never written or is deleted.
-    pub value: Option<Bytes>,
-}
+pub use crate::engine::Seen;
 
 impl Seen {
     /// The tag of what is there, for [`Preconditions`](super::Preconditions).
@@ -87,9 +76,18 @@ pub struct Writes {
 pub(super) struct Offer {
     engine: Engine,
     caller: Caller,
-    trace: Trace,
+    about: Arc<About>,
     /// Writes were dropped instead of handed back.
     dropped: Arc<AtomicBool>,
+}
+
+/// What the audit is told of a request.
+#[derive(Debug)]
+struct About {
+    endpoint: String,
+    key_hash: Text,
+    payload_hash: Text,
+    trace: Trace,
 }
 
 /// What a handler handed back, in the extensions of its response.
@@ -97,8 +95,14 @@ pub(super) struct Offer {
 struct Handed(Effects);
 
 impl Offer {
-    pub(super) fn new(engine: Engine, caller: Caller, trace: Trace) -> Self {
-        Self { engine, caller, trace, dropped: Arc::default() }
+    pub(super) fn new(engine: Engine, caller: Caller, claim: &Claim) -> Self {
+        let about = About {
+            endpoint: claim.key.scope().into_owned(),
+            key_hash: claim.key.hash_hex().into(),
+            payload_hash: claim.fingerprint.to_string().into(),
+            trace: claim.trace.clone(),
+        };
+        Self { engine, caller, about: Arc::new(about), dropped: Arc::default() }
     }
 
     /// Whether a handler prepared writes and lost them; asked once.
@@ -126,6 +130,12 @@ impl Writes {
         &self.offer.caller
     }
 
+    /// Method and template of the route.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        &self.offer.about.endpoint
+    }
+
     /// A subject of the caller's tenant.
     ///
     /// # Errors
@@ -140,9 +150,7 @@ impl Writes {
     /// When the store gives no answer, or the id breaks its bound.
     pub async fn read(&self, space: &str, id: &str) -> Result<Seen, Refusal> {
         let subject = self.subject(space, id)?;
-        let mark = self.offer.engine.mark(&subject).await.map_err(|error| no_answer(&error))?;
-        let (version, value) = mark.map_or((0, None), |mark| (mark.position, mark.value));
-        Ok(Seen { subject, version, value })
+        self.offer.engine.see(subject).await.map_err(|error| no_answer(&error))
     }
 
     /// Writes a document over what was seen; answers its new version. When someone else was first
@@ -168,11 +176,15 @@ impl Writes {
         self.effects.jobs.push(job);
     }
 
-    /// An audit entry of the caller's tenant with the ids of this request, to be filled in.
+    /// An audit entry of the caller's tenant with the ids of this request and the hashes of its key
+    /// and payload, to be filled in.
     #[must_use]
     pub fn entry(&self, action: &str) -> Entry {
+        let about = &*self.offer.about;
         let mut entry = Entry::new(&escape(&self.offer.caller.tenant), action);
-        entry.trace = self.offer.trace.clone();
+        entry.key_hash = Some(about.key_hash.clone());
+        entry.payload_hash = Some(about.payload_hash.clone());
+        entry.trace = about.trace.clone();
         entry
     }
 
@@ -196,10 +208,9 @@ impl Writes {
     }
 
     fn change(&mut self, seen: &Seen, value: Body) -> Result<u64, Refusal> {
-        let rule = Rule::Exactly { expected: seen.version };
-        let guard = Guard::new(seen.subject.clone(), rule).map_err(|error| bad(&error))?;
-        self.effects.changes.push(Change { guard, value });
-        Ok(rule.moves_to())
+        let (change, version) = seen.change(value).map_err(|error| bad(&error))?;
+        self.effects.changes.push(change);
+        Ok(version)
     }
 }
 

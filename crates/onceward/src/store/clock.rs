@@ -70,7 +70,7 @@ impl ManualClock {
 }
 
 /// Milliseconds since boot, suspension included.
-fn boot_ms() -> u64 {
+pub(crate) fn boot_ms() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     let millis = u64::try_from(time.tv_nsec).unwrap_or_default() / 1_000_000;

@@ -1,0 +1,159 @@
+//! What every request passes first: its ids (A25), `if_match` of the query, and the cache's rule.
+//!
+//! This stands in front of the layer: `If-Match` must be there before the layer looks for it, and
+//! what a first execution has made is only known once the layer has committed it.
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use http::header::IF_MATCH;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use onceward::http::{Code, Dialect, Refusal, names};
+use uuid::Uuid;
+
+use super::Planning;
+use super::cache::Fresh;
+
+/// Longest id of a request that is passed on.
+const ID_BYTES_MAX: usize = 128;
+
+/// Lets a request in, and its answer out.
+pub(super) async fn enter(
+    State(planning): State<Planning>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let (request_id, correlation_id) = ensure_ids(request.headers_mut());
+    let writes = ![Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
+    if writes && let Err(refusal) = if_match_of_query(&mut request) {
+        let id = request_id.to_str().unwrap_or_default();
+        let said = Dialect::Planning.speaker().refuse(&refusal, id);
+        let mut response = said.map(axum::body::Body::from);
+        response.headers_mut().insert(names::X_REQUEST_ID, request_id);
+        response.headers_mut().insert(names::X_CORRELATION_ID, correlation_id);
+        return response;
+    }
+    let cache = planning.cache();
+    let writing = writes.then(|| cache.writing(request.uri().path()));
+    let mut response = next.run(request).await;
+    // Refused and replayed writes bring nothing fresh.
+    if let Some(fresh) = response.extensions_mut().remove::<Fresh>()
+        && response.status().is_success()
+    {
+        cache.fill(fresh);
+    }
+    drop(writing);
+    response.headers_mut().entry(names::X_CORRELATION_ID).or_insert(correlation_id);
+    response
+}
+
+/// The ids of a request: its own, and the one that travels on to its jobs.
+fn ensure_ids(headers: &mut HeaderMap) -> (HeaderValue, HeaderValue) {
+    let made = || {
+        let id = Uuid::now_v7().to_string();
+        HeaderValue::from_str(&id).unwrap_or(HeaderValue::from_static("none"))
+    };
+    let request_id = ensure(headers, names::X_REQUEST_ID, made);
+    let correlation_id = ensure(headers, names::X_CORRELATION_ID, || request_id.clone());
+    (request_id, correlation_id)
+}
+
+fn ensure(
+    headers: &mut HeaderMap,
+    name: HeaderName,
+    made: impl FnOnce() -> HeaderValue,
+) -> HeaderValue {
+    let fits = |value: &&HeaderValue| {
+        value.to_str().is_ok_and(|text| (1..=ID_BYTES_MAX).contains(&text.len()))
+    };
+    if let Some(value) = headers.get(&name).filter(fits) {
+        return value.clone();
+    }
+    let value = made();
+    headers.insert(name, value.clone());
+    value
+}
+
+/// Takes `if_match` out of the query and says it as `If-Match`. A bare revision is quoted.
+fn if_match_of_query(request: &mut Request) -> Result<(), Refusal> {
+    let invalid = |detail: &str| Refusal::new(Code::PreconditionInvalid, detail);
+    let Some(query) = request.uri().query() else { return Ok(()) };
+    let is_ours = |part: &&str| part.split('=').next() == Some("if_match");
+    let (ours, others): (Vec<&str>, Vec<&str>) = query.split('&').partition(is_ours);
+    let tag = match ours.as_slice() {
+        [] => return Ok(()),
+        [one] => one.split_once('=').map_or("", |(_, value)| value),
+        _ => return Err(invalid("if_match comes more than once in the query")),
+    };
+    let tag = decoded(tag).ok_or_else(|| invalid("if_match is not a text"))?;
+    let bare = !tag.starts_with(['"', '*']) && !tag.starts_with("W/");
+    let tag = if bare { format!("\"{tag}\"") } else { tag };
+    let tag = HeaderValue::from_str(&tag).map_err(|_| invalid("if_match is not an ETag"))?;
+    if request.headers().get(IF_MATCH).is_some_and(|header| *header != tag) {
+        return Err(invalid("If-Match and if_match of the query are not the same"));
+    }
+    let rest = others.join("&");
+    let path = request.uri().path();
+    let rest = if rest.is_empty() { path.to_string() } else { format!("{path}?{rest}") };
+    let mut parts = request.uri().clone().into_parts();
+    parts.path_and_query = rest.parse::<PathAndQuery>().ok();
+    if let Ok(uri) = Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
+    }
+    request.headers_mut().insert(IF_MATCH, tag);
+    Ok(())
+}
+
+/// A value of a query, as a form would send it.
+fn decoded(value: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digit = |byte: u8| char::from(byte).to_digit(16);
+                let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
+                u8::try_from(high * 16 + low).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+
+    fn entered(uri: &str, header: Option<&str>) -> Result<(String, Option<String>), Code> {
+        let mut request = Request::builder().uri(uri);
+        if let Some(header) = header {
+            request = request.header("if-match", header);
+        }
+        let mut request = request.body(Body::empty()).unwrap();
+        if_match_of_query(&mut request).map_err(|refusal| refusal.code)?;
+        let tag = request.headers().get("if-match");
+        let tag = tag.map(|tag| tag.to_str().unwrap().to_string());
+        Ok((request.uri().to_string(), tag))
+    }
+
+    #[test]
+    fn if_match_may_come_in_the_query() {
+        let said = |uri: &str, tag: Option<&str>| Ok((uri.to_string(), tag.map(Into::into)));
+        assert_eq!(entered("/x?if_match=3", None), said("/x", Some("\"3\"")));
+        assert_eq!(entered("/x?a=1&if_match=%223%22&b", None), said("/x?a=1&b", Some("\"3\"")));
+        assert_eq!(entered("/x?if_match=*", None), said("/x", Some("*")));
+        assert_eq!(entered("/x?if_match=3", Some("\"3\"")), said("/x", Some("\"3\"")));
+        assert_eq!(entered("/x?a=1", None), said("/x?a=1", None));
+        for (uri, header) in [
+            ("/x?if_match=3&if_match=3", None),
+            ("/x?if_match=3", Some("\"4\"")),
+            ("/x?if_match=%zz", None),
+        ] {
+            assert_eq!(entered(uri, header), Err(Code::PreconditionInvalid), "{uri}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The organisation and its collaborators, whose roles say what each may do.
+//!
+//! Roles are looked up at every request, also before a replay (B06): whoever loses one loses it at
+//! once. Only an admin gives roles away.
+
+use axum::extract::Path;
+use onceward::engine::{Engine, EngineError};
+use onceward::http::Caller;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::command::Command;
+use super::fields;
+use super::problem::{Answer, Problem};
+use super::resource::{Kind, Resource, given, subject};
+use crate::principals::{Principal, Role};
+
+/// `POST /v1/collaborators`.
+pub(super) async fn create_collaborator(mut command: Command) -> Answer {
+    let id = Uuid::now_v7().to_string();
+    let mut collaborator = Resource::new(Kind::Collaborator, &id, given(&command.body));
+    collaborator.fields.entry("role").or_insert_with(|| Role::Viewer.as_str().into());
+    fields::check(&collaborator)?;
+    if collaborator.text("role") == Role::Admin.as_str() {
+        let own = command.find(Kind::Collaborator, &command.caller().caller).await?;
+        if own.is_none_or(|own| own.text("role") != Role::Admin.as_str()) {
+            return Err(Problem::forbidden("only an admin makes an admin"));
+        }
+    }
+    command.save(&mut collaborator, "create")?;
+    command.created(&collaborator)
+}
+
+/// `PATCH /v1/collaborators/{id}`. The door has made sure that an admin asks.
+pub(super) async fn patch_collaborator(Path(id): Path<String>, mut command: Command) -> Answer {
+    let mut collaborator = command.load(Kind::Collaborator, &id).await?;
+    collaborator.merge(&command.body);
+    fields::check(&collaborator)?;
+    command.save(&mut collaborator, "update")?;
+    command.changed(&collaborator)
+}
+
+/// `PATCH /v1/organization`.
+pub(super) async fn patch_organization(mut command: Command) -> Answer {
+    let id = command.caller().tenant.clone();
+    let mut organization = command.load(Kind::Organization, &id).await?;
+    organization.merge(&command.body);
+    fields::check(&organization)?;
+    command.save(&mut organization, "update")?;
+    command.changed(&organization)
+}
+
+/// The role that a caller has now; none when it is no collaborator.
+pub(super) async fn role(engine: &Engine, caller: &Caller) -> Result<Option<Role>, EngineError> {
+    let subject = subject(&caller.tenant, Kind::Collaborator, &caller.caller)?;
+    let found = engine.get(&subject).await?;
+    let found = found.and_then(|found| Resource::of_document(Kind::Collaborator, &found));
+    Ok(found.and_then(|collaborator| Role::parse(collaborator.text("role"))))
+}
+
+/// Makes the organisations and collaborators of the configuration that are not there yet. What is
+/// there stays as it is: a role that was taken is not given back by a restart.
+pub(super) async fn settle(engine: &Engine, principals: &[Principal]) -> Result<(), EngineError> {
+    for principal in principals {
+        let Principal { organisation, actor, role, .. } = principal;
+        let named = json!({ "name": "Demo organisation" });
+        let person = json!({ "name": actor, "role": role.as_str() });
+        let documents = [
+            (subject(organisation, Kind::Organization, organisation)?, named),
+            (subject(organisation, Kind::Collaborator, actor)?, person),
+        ];
+        for (subject, value) in documents {
+            // A conflict means that it is there: nothing to do.
+            engine.put(&subject, 0, Some(value.to_string().into_bytes().into())).await?;
+        }
+    }
+    Ok(())
+}

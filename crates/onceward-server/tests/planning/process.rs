@@ -1,0 +1,78 @@
+//! The demo as a process: how it starts, what it says, and how it ends.
+
+use serde_json::{Value, json};
+
+use super::world::{Service, command, get, post};
+
+fn folder(test: &str) -> std::path::PathBuf {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("demo-{test}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn what_is_not_there_is_said_and_the_tokens_stay_on_loopback() {
+    let folder = folder("usage");
+    for (arguments, told) in [
+        (&["demo", "measurements"][..], "it has planning"),
+        (&["demo", "business"], "it has planning"),
+        (&["demo", "ontology"], "it has planning"),
+        (&["demo", "everything"], "possible values"),
+        (&["demo", "planning", "--listen", "0.0.0.0:0"], "loopback"),
+        (&["demo", "planning", "--admin", "0.0.0.0:0"], "loopback"),
+    ] {
+        let output = command(&folder, arguments).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(told), "{arguments:?}: {said}");
+    }
+    assert!(!folder.join("onceward.db").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigterm_drains_and_the_store_is_kept() {
+    let mut service = Service::start("sigterm");
+    let project = service.project().await;
+    let listen = service.listen;
+    assert_eq!(service.terminated(), Some(0));
+    assert!(get("/v1/projects").try_send(listen).await.is_none());
+    let service = service.started_again();
+    let path = format!("/v1/projects/{}", project.id());
+    assert_eq!(get(&path).send(&service).await.json(), project.json());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_tells_its_services_and_the_control_api_is_there() {
+    let folder = folder("all");
+    let mut service = Service::spawn(folder.clone(), &["demo", "--no-traffic"], "memory:");
+    let ready = std::fs::read_to_string(folder.join("ready.json")).unwrap();
+    let ready: Value = serde_json::from_str(&ready).unwrap();
+    assert_eq!(ready["services"], json!({ "planning": format!("http://{}", service.listen) }));
+    let health = get("/healthz").anonymous().try_send(service.admin).await.unwrap().must_be(200);
+    assert_eq!(
+        (&health.json()["status"], &health.json()["store"]),
+        (&json!("ok"), &json!("memory"))
+    );
+    get("/v1/records").by("demo-a").try_send(service.admin).await.unwrap().must_be(401);
+    service.operate("GET", "/v1/records").await.must_be(200);
+    service.operate("GET", "/openapi.json").await.must_be(200);
+    assert_eq!(service.terminated(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_traffic_runs_in_an_organisation_of_its_own_and_is_settled() {
+    let folder = folder("traffic");
+    let mut service = Service::spawn(folder, &["demo", "planning"], "memory:");
+    let theirs = "33333333-3333-3333-3333-333333333333";
+    super::world::eventually("traffic", async || {
+        let records = service.records(theirs).await;
+        records.iter().filter(|record| record["kind"] == "request").count() > 20
+    })
+    .await;
+    assert!(get("/v1/projects").send(&service).await.items().is_empty(), "A01");
+    post("/v1/projects").json(&json!({ "name": "Ours" })).send(&service).await.must_be(201);
+    let metrics = service.operate("GET", "/metrics").await.must_be(200);
+    assert!(!metrics.body.is_empty());
+    assert_eq!(service.terminated(), Some(0));
+}

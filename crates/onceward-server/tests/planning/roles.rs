@@ -1,0 +1,87 @@
+//! Who may do what: tokens, roles, and that a replay never passes them by (B06).
+
+use serde_json::json;
+
+use super::world::{Service, call, get, patch, post};
+
+/// An admin gives demo-a another role.
+async fn becomes(service: &Service, role: &str) {
+    let path = "/v1/collaborators/actor-a";
+    let tag = get(path).by("demo-admin").send(service).await.etag();
+    let given = patch(path).by("demo-admin").seen(&tag).json(&json!({ "role": role }));
+    assert_eq!(given.send(service).await.must_be(200).json()["role"], role);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b06_who_may_no_longer_do_it_gets_403_and_not_the_stored_answer() {
+    let service = Service::start("b06");
+    let made = || post("/v1/projects").key("k").json(&json!({ "name": "Bridge" }));
+    let first = made().send(&service).await.must_be(201);
+    assert!(made().send(&service).await.is_replay());
+    becomes(&service, "viewer").await;
+    let refused = made().send(&service).await;
+    refused.refuses(403, "auth.forbidden");
+    assert!(!String::from_utf8_lossy(&refused.body).contains(&first.id()));
+    let new = post("/v1/projects").json(&json!({ "name": "Tunnel" }));
+    new.send(&service).await.refuses(403, "auth.forbidden");
+    get("/v1/projects").send(&service).await.must_be(200);
+    // A restart does not give back what was taken.
+    let service = service.killed_and_started();
+    made().send(&service).await.refuses(403, "auth.forbidden");
+    becomes(&service, "editor").await;
+    let again = made().send(&service).await;
+    assert!(again.is_replay() && again.body == first.body);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b06_a_first_execution_still_meets_validation_and_conflicts() {
+    let service = Service::start("b06_rules");
+    post("/v1/projects")
+        .json(&json!({}))
+        .send(&service)
+        .await
+        .refuses(422, "planning.validation_failed");
+    let missing = patch("/v1/missions/none").seen("\"1\"").json(&json!({ "title": "x" }));
+    missing.send(&service).await.refuses(404, "planning.not_found");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_tokens_are_401_and_admins_alone_give_roles_and_read_the_audit() {
+    let service = Service::start("roles");
+    let body = json!({ "name": "Bridge" });
+    for token in [None, Some("nobody"), Some("demo-operator")] {
+        let with = |call: super::world::Call| match token {
+            Some(token) => call.by(token),
+            None => call.anonymous(),
+        };
+        for asked in
+            [get("/v1/projects"), post("/v1/projects").json(&body), post("/v1/projects").keyless()]
+        {
+            let refused = with(asked).send(&service).await;
+            refused.refuses(401, "auth.required");
+            assert_eq!(refused.header("www-authenticate"), "Bearer");
+        }
+    }
+    get("/v1/audit").send(&service).await.refuses(403, "auth.forbidden");
+    let promoted =
+        patch("/v1/collaborators/actor-a").seen("\"1\"").json(&json!({ "role": "admin" }));
+    promoted.send(&service).await.refuses(403, "auth.forbidden");
+    let admin = json!({ "name": "Eve", "role": "admin" });
+    post("/v1/collaborators").json(&admin).send(&service).await.refuses(403, "auth.forbidden");
+    post("/v1/collaborators").by("demo-admin").json(&admin).send(&service).await.must_be(201);
+    let queen = json!({ "name": "Eve", "role": "queen" });
+    post("/v1/collaborators")
+        .json(&queen)
+        .send(&service)
+        .await
+        .refuses(422, "planning.validation_failed");
+    let organization = patch("/v1/organization").seen("\"1\"").json(&json!({ "name": "Ferries" }));
+    let organization = organization.send(&service).await.must_be(200).json();
+    assert_eq!(organization["id"], super::world::ORGANISATION_A);
+    let theirs = get("/v1/organization").by("demo-b").send(&service).await.json();
+    assert_ne!(theirs["name"], organization["name"]);
+    // Roles are of an organisation: an admin of one is nobody elsewhere.
+    let other = patch("/v1/collaborators/actor-b").by("demo-admin").seen("\"1\"");
+    other.json(&json!({ "role": "viewer" })).send(&service).await.must_be(404);
+    call("DELETE", "/v1/collaborators/actor-a").send(&service).await.must_be(405);
+}

@@ -1,0 +1,149 @@
+//! Versions, revisions and preconditions: A24, B01 to B03, and merge patches.
+
+use serde_json::json;
+
+use super::world::{Service, call, get, patch, post};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b01_reads_have_a_strong_etag_and_bodies_their_revision() {
+    let service = Service::start("b01");
+    let project = service.project().await;
+    let path = project.header("location").to_string();
+    assert_eq!(path, format!("/v1/projects/{}", project.id()));
+    let read = get(&path).send(&service).await.must_be(200);
+    assert_eq!((read.etag(), &read.json()["revision"]), ("\"1\"".into(), &json!("1")));
+    assert_eq!(read.json(), project.json());
+    let known = get(&path).header("if-none-match", "\"1\"").send(&service).await.must_be(304);
+    assert!(known.body.is_empty());
+    get(&path)
+        .header("if-match", "\"7\"")
+        .send(&service)
+        .await
+        .refuses(412, "planning.concurrency_mismatch");
+    let list = get("/v1/projects").send(&service).await.must_be(200);
+    let same = get("/v1/projects").header("if-none-match", &list.etag()).send(&service).await;
+    assert_eq!((same.status, list.items()), (304, vec![project.json()]));
+    for name in ["organization", "collaborators/actor-a"] {
+        let read = get(&format!("/v1/{name}")).send(&service).await.must_be(200);
+        assert_eq!((read.etag(), &read.json()["version"]), ("\"1\"".into(), &json!(1)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b02_writes_say_what_they_have_seen() {
+    let service = Service::start("b02");
+    let mission = service.mission().await;
+    let project = mission.json()["project_id"].as_str().unwrap().to_string();
+    let who = service.collaborator().await;
+    let assignment = service.assign(&mission.id(), &who, (8, 9)).await.must_be(201).id();
+    let (project, mission) =
+        (format!("/v1/projects/{project}"), format!("/v1/missions/{}", mission.id()));
+    let assignment = format!("/v1/assignments/{assignment}");
+    for (method, path) in [
+        ("PATCH", project.clone()),
+        ("DELETE", project.clone()),
+        ("POST", format!("{project}/archive")),
+        ("POST", format!("{project}/unarchive")),
+        ("PATCH", mission.clone()),
+        ("PUT", mission.clone()),
+        ("DELETE", mission.clone()),
+        ("POST", format!("{mission}/plan")),
+        ("POST", format!("{mission}/lock")),
+        ("POST", format!("{mission}/archive")),
+        ("POST", format!("{mission}/unarchive")),
+        ("PATCH", assignment.clone()),
+        ("DELETE", assignment.clone()),
+        ("POST", format!("{assignment}/move")),
+        ("PATCH", "/v1/organization".into()),
+    ] {
+        let asked = |tag: &str| {
+            let asked = call(method, &path).json(&json!({}));
+            if tag.is_empty() { asked } else { asked.seen(tag) }
+        };
+        let missing = asked("").send(&service).await;
+        missing.refuses(428, "planning.concurrency_etag_required");
+        for bad in ["*", "W/\"1\"", "1", "\"1\", W/\"1\""] {
+            asked(bad).send(&service).await.refuses(400, "planning.concurrency_etag_invalid");
+        }
+        let stale = asked("\"9\"").send(&service).await;
+        stale.refuses(412, "planning.concurrency_mismatch");
+        assert_eq!(stale.json()["current_revision"], "1", "{method} {path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b02_if_match_may_come_in_the_query() {
+    let service = Service::start("b02_query");
+    let path = format!("/v1/projects/{}", service.project().await.id());
+    let change = |query: &str, name: &str| {
+        patch(&format!("{path}?if_match={query}")).json(&json!({ "name": name }))
+    };
+    change("%221%22", "two").send(&service).await.must_be(200);
+    assert_eq!(change("2", "three").send(&service).await.must_be(200).etag(), "\"3\"");
+    change("2", "four").send(&service).await.refuses(412, "planning.concurrency_mismatch");
+    change("*", "four").send(&service).await.refuses(400, "planning.concurrency_etag_invalid");
+    let both = change("3", "four").seen("\"2\"").send(&service).await;
+    both.refuses(400, "planning.concurrency_etag_invalid");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b03_a_write_answers_with_the_whole_resource_and_its_new_tag() {
+    let service = Service::start("b03");
+    let mission = service.mission().await;
+    let path = format!("/v1/missions/{}", mission.id());
+    let mut tag = mission.etag();
+    let steps = [
+        ("PATCH", path.clone(), json!({ "title": "Boat", "colour": { "hull": "red" } })),
+        ("PATCH", path.clone(), json!({ "colour": { "sail": "white", "hull": null } })),
+        ("POST", format!("{path}/plan"), json!({})),
+        ("PUT", path.clone(), json!({ "title": "Raft", "state": "planned", "version": 3 })),
+        ("POST", format!("{path}/lock"), json!({})),
+    ];
+    for (version, (method, asked, body)) in (2..).zip(steps) {
+        let answer = call(method, &asked).seen(&tag).json(&body).send(&service).await.must_be(200);
+        assert_eq!(answer.etag(), format!("\"{version}\""));
+        assert_eq!(
+            (&answer.json()["version"], &answer.json()["id"]),
+            (&json!(version), &json!(mission.id()))
+        );
+        assert_eq!(get(&path).send(&service).await.json(), answer.json(), "{method} {asked}");
+        if version == 3 {
+            assert_eq!(answer.json()["colour"], json!({ "sail": "white" }), "a merge patch");
+            assert_eq!(answer.json()["starts_at"], "2030-01-01T08:00:00Z");
+        }
+        tag = answer.etag();
+    }
+    let last = get(&path).send(&service).await.json();
+    assert_eq!((&last["title"], &last["state"]), (&json!("Raft"), &json!("locked")));
+    assert_eq!((last.get("colour"), last.get("starts_at")), (None, None), "PUT replaces");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a24_a_version_that_the_body_expects_must_hold_too() {
+    let service = Service::start("a24");
+    let mission = service.mission().await.id();
+    let path = format!("/v1/missions/{mission}");
+    let change = |tag: &str, version: &str| {
+        patch(&path).seen(tag).raw(&format!(r#"{{"title":"x","expected_version":{version}}}"#))
+    };
+    let wrong = change("\"1\"", "7").send(&service).await;
+    wrong.refuses(409, "concurrency.version_mismatch");
+    assert_eq!(wrong.json()["current_version"], 1);
+    change("\"7\"", "1").send(&service).await.refuses(412, "planning.concurrency_mismatch");
+    change("\"1\"", "\"1\"").send(&service).await.refuses(422, "planning.validation_failed");
+    let changed = change("\"1\"", "1.0").send(&service).await.must_be(200);
+    assert_eq!(changed.json()["version"], 2);
+    assert_eq!(changed.json().get("expected_version"), None);
+    // The seed's own example: an assignment that is moved names the version in its body.
+    let who = service.collaborator().await;
+    let assignment = service.assign(&mission, &who, (8, 9)).await.must_be(201).id();
+    let moved = |version: u64| {
+        let times = json!({
+            "starts_at": "2030-01-02T08:00:00Z", "ends_at": "2030-01-02T09:00:00Z",
+            "expected_version": version,
+        });
+        post(&format!("/v1/assignments/{assignment}/move")).json(&times)
+    };
+    moved(2).send(&service).await.refuses(409, "concurrency.version_mismatch");
+    assert_eq!(moved(1).send(&service).await.must_be(200).json()["version"], 2);
+}

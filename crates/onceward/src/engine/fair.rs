@@ -1,0 +1,116 @@
+//! Fair choice among due jobs: higher priority first, and within one priority one tenant after the
+//! other, so that a tenant with a long queue does not starve the others.
+//!
+//! What is chosen from is the page of due jobs that a take looks at; whose turn came last is
+//! remembered per queue.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use onceward_core::record::Record;
+
+/// Queues whose last tenant is remembered; beyond, the memory starts anew.
+const QUEUES_MAX: usize = 10_000;
+
+/// Which tenant was served last, per queue.
+#[derive(Debug, Default)]
+pub(super) struct Rounds(Mutex<HashMap<String, String>>);
+
+impl Rounds {
+    /// Puts due jobs, sorted by priority, into the order in which they are to be taken.
+    pub(super) fn order(&self, queue: &str, due: Vec<Record>) -> Vec<Record> {
+        let mut tenants = due.iter().map(|record| record.key.tenant_column());
+        let Some(first) = tenants.next() else { return due };
+        if tenants.all(|tenant| tenant == first) {
+            return due;
+        }
+        let last = self.locked().get(queue).cloned();
+        let mut ordered = Vec::with_capacity(due.len());
+        let mut due = due.into_iter().peekable();
+        while let Some(priority) = due.peek().map(|record| record.priority) {
+            let mut of: BTreeMap<String, VecDeque<Record>> = BTreeMap::new();
+            while let Some(record) = due.next_if(|record| record.priority == priority) {
+                let tenant = record.key.tenant_column().to_string();
+                of.entry(tenant).or_default().push_back(record);
+            }
+            let names: Vec<&String> = of.keys().collect();
+            let start = last.as_ref().map_or(0, |last| names.partition_point(|name| *name <= last));
+            let mut lines: VecDeque<_> = of.into_values().collect();
+            let count = lines.len();
+            lines.rotate_left(start % count.max(1));
+            while let Some(mut line) = lines.pop_front() {
+                ordered.extend(line.pop_front());
+                if !line.is_empty() {
+                    lines.push_back(line);
+                }
+            }
+        }
+        ordered
+    }
+
+    /// Notes whose job was taken last.
+    pub(super) fn served(&self, queue: &str, tenant: &str) {
+        let mut last = self.locked();
+        if let Some(of) = last.get_mut(queue) {
+            if of != tenant {
+                tenant.clone_into(of);
+            }
+            return;
+        }
+        if last.len() >= QUEUES_MAX {
+            last.clear();
+        }
+        last.insert(queue.to_string(), tenant.to_string());
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<String, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onceward_core::decide::NewJob;
+    use onceward_core::fingerprint::fingerprint_bytes;
+    use onceward_core::key::{Key, Kind};
+
+    fn job(tenant: &str, id: &str, priority: u8) -> Record {
+        let key = Key::within(Kind::Job, tenant, "q", &["t"], id).unwrap();
+        let mut new = NewJob::new(key, fingerprint_bytes(b""), [].into());
+        new.priority = priority;
+        let step = onceward_core::decide::enqueue(
+            &new,
+            onceward_core::stamp::Token(1),
+            &onceward_core::decide::Facts::default(),
+        );
+        let onceward_core::decide::Step::Commit(batch, _) = step else { panic!("not made") };
+        let onceward_core::batch::Write::Put(draft) = &batch.writes[0] else { panic!("no put") };
+        draft.record.clone()
+    }
+
+    fn ids(records: &[Record]) -> Vec<String> {
+        let text = |record: &Record| format!("{}{}", record.key.tenant(), record.key.id());
+        records.iter().map(text).collect()
+    }
+
+    #[test]
+    fn tenants_take_turns_within_a_priority() {
+        let rounds = Rounds::default();
+        let due = || {
+            vec![
+                job("a", "9", 5),
+                job("a", "1", 0),
+                job("a", "2", 0),
+                job("a", "3", 0),
+                job("b", "1", 0),
+                job("c", "1", 0),
+            ]
+        };
+        assert_eq!(ids(&rounds.order("q", due())), ["a9", "a1", "b1", "c1", "a2", "a3"]);
+        rounds.served("q", "a");
+        assert_eq!(ids(&rounds.order("q", due())), ["a9", "b1", "c1", "a1", "a2", "a3"]);
+        rounds.served("q", "c");
+        assert_eq!(ids(&rounds.order("q", due())), ["a9", "a1", "b1", "c1", "a2", "a3"]);
+    }
+}
