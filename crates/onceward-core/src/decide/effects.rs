@@ -6,14 +6,14 @@
 use super::claim::guard_condition;
 use super::job::{JobOrder, Placed, check_writable, place_job};
 use super::{Facts, Look, Verdict, judge};
-use crate::Bytes;
 use crate::audit::{Entry, Trace};
 use crate::batch::{Batch, Write};
 use crate::fingerprint::Fingerprint;
 use crate::guard::Guard;
-use crate::key::{Key, Kind, Subject};
+use crate::key::{Key, Kind, Subject, check_part};
 use crate::limits::{LimitError, MAX_PRIORITY, MAX_RETAIN_MS, in_range};
 use crate::record::{Body, Terms};
+use crate::{Bytes, Text};
 
 /// What a handler wants committed with its outcome.
 #[derive(Debug, Clone, Default)]
@@ -54,6 +54,8 @@ pub struct NewJob {
     pub terms: Terms,
     /// Correlation ids; what is missing here is taken from the request that makes the job.
     pub trace: Trace,
+    /// What the audit says of its making, such as the write that it follows. Default: nothing.
+    pub about: Option<Text>,
 }
 
 impl NewJob {
@@ -69,6 +71,7 @@ impl NewJob {
             order: None,
             terms: Terms::job(),
             trace: Trace::default(),
+            about: None,
         }
     }
 
@@ -87,6 +90,7 @@ impl NewJob {
             return Err(LimitError::new("order", "another tenant's subject", "of the job's own"));
         }
         self.trace.validate()?;
+        check_part("about", self.about.as_deref().unwrap_or_default(), 0)?;
         self.terms.validate()
     }
 }

@@ -117,7 +117,8 @@ pub(super) fn place_job(batch: &mut Batch, job: &NewJob, from: &Trace, facts: &F
         Some(over) => Condition::RevIs(job.key.clone(), over.rev),
         None => Condition::Absent(job.key.clone()),
     });
-    let entry = Entry::about(&job.key, "enqueued", &job.fingerprint, &request.trace);
+    let mut entry = Entry::about(&job.key, "enqueued", &job.fingerprint, &request.trace);
+    entry.detail.clone_from(&job.about);
     batch.writes.push(Write::Put(Box::new(Draft {
         record,
         fence: FenceWrite::End,

@@ -247,11 +247,16 @@ fn shown(audited: &Audited) -> Value {
     let starts = |words: &[&str]| words.iter().any(|word| entry.action.starts_with(word));
     let own = starts(&["organization.", "project.", "mission.", "assignment.", "collaborator."]);
     let of_request = starts(&["request.", "audit.", "idempotency_"]);
-    let (endpoint, detail) = match own {
-        true => (entry.detail.as_deref(), None),
-        false if of_request => (entry.subject.as_deref(), entry.detail.as_deref()),
-        false => (None, entry.detail.as_deref()),
+    let detail = entry.detail.as_deref();
+    // A job says which write it follows: `POST /v1/projects → project/7@1`.
+    let follows = detail.filter(|_| starts(&["job."])).and_then(|detail| detail.split_once(" → "));
+    let (endpoint, detail) = match follows {
+        Some((endpoint, resource)) => (Some(endpoint), Some(resource)),
+        None if own => (detail, None),
+        None if of_request => (entry.subject.as_deref(), detail),
+        None => (None, detail),
     };
+    let of_job = follows.and_then(|(_, resource)| resource.rsplit('@').next()?.parse().ok());
     json!({
         "id": audited.id,
         "at": at.map(|at| at.to_string()),
@@ -260,7 +265,7 @@ fn shown(audited: &Audited) -> Value {
         "actor": entry.trace.actor.as_deref(),
         "endpoint": endpoint,
         "payload_hash": entry.payload_hash.as_deref(),
-        "version": entry.version_after,
+        "version": entry.version_after.or(of_job),
         "prior_revision": revision(entry.version_before),
         "new_revision": revision(entry.version_after),
         "request_id": entry.trace.request_id.as_deref(),

@@ -10,6 +10,7 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::response::IntoResponse;
 use http::header::LOCATION;
 use http::{HeaderValue, StatusCode};
+use onceward::core::decide::NewJob;
 use onceward::http::{Caller, Preconditions, Refusal, Seen, Versioned, Writes};
 use serde_json::{Map, Value, json};
 
@@ -145,7 +146,7 @@ impl Command {
         delta: &Delta,
     ) -> Result<(), Problem> {
         let job = jobs::count(self.caller(), project_id, (resource, version), delta)?;
-        self.writes.enqueue(job);
+        self.enqueue(job);
         Ok(())
     }
 
@@ -204,9 +205,15 @@ impl Command {
         entry.detail = Some(self.writes.endpoint().into());
         self.writes.audit(entry);
         for job in jobs::following(self.caller(), resource, version, &action, gone)? {
-            self.writes.enqueue(job);
+            self.enqueue(job);
         }
         Ok(())
+    }
+
+    /// Lets a job follow; the audit says which write, of which resource and version, it follows.
+    fn enqueue(&mut self, mut job: NewJob) {
+        job.about = Some(format!("{} → {}", self.writes.endpoint(), job.key.id()).into());
+        self.writes.enqueue(job);
     }
 }
 

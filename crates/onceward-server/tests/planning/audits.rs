@@ -68,6 +68,13 @@ async fn a26_b09_a_first_execution_is_audited_and_a_replay_leaves_a_marker() {
     let jobs = service.records(ORGANISATION_A).await;
     let jobs = jobs.iter().filter(|job| job["kind"] == "job" && job["id"] == named.as_str());
     assert_eq!(jobs.count(), 2, "a notification and an index, of resource and version");
+    let told = entries(&service, "action", "job.enqueued").await;
+    let told = told.iter().filter(|entry| entry["detail"] == named.as_str());
+    for job in told.clone() {
+        assert_eq!(job["endpoint"], "PATCH /v1/missions/{id}");
+        assert_eq!((&job["version"], &job["actor"]), (&json!(2), &json!("actor-a")));
+    }
+    assert_eq!(told.count(), 2, "each scheduled job is in the audit");
     // A replay writes nothing but its marker.
     let before = entries(&service, "subject", &mission.id()).await.len();
     assert!(change().header("x-request-id", "r-again").send(&service).await.is_replay());
