@@ -10,6 +10,7 @@ mod bench;
 mod cli;
 mod commands;
 mod config;
+mod export;
 mod failure;
 mod gateway;
 mod identity;
@@ -19,6 +20,7 @@ mod open;
 mod output;
 mod remote;
 mod times;
+mod upkeep;
 
 use std::process::ExitCode;
 

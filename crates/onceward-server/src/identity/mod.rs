@@ -20,7 +20,7 @@ use onceward::http::{Caller, Identity, looks_like_jwt};
 use sha2::{Digest, Sha256};
 
 pub(crate) use self::jwt::Jwt;
-pub(crate) use self::secret::Secret;
+pub(crate) use self::secret::{PERMITS, Secret, seal_key};
 use crate::config::Config;
 use crate::config::sections::{Principal, Source};
 use crate::failure::Failure;
