@@ -1,12 +1,14 @@
 //! Batches: conditions and writes that a store applies all or not at all.
 //!
-//! Five conditions, four writes, nothing else: a store that can do these can be ours. What is
+//! Five conditions, five writes, nothing else: a store that can do these can be ours. What is
 //! decided from facts is conditional on the rev; what a permit's holder does, on the fence.
 
+use crate::Text;
 use crate::audit::Entry;
 use crate::key::{Key, Subject};
 use crate::limits::{LimitError, MAX_BATCH_BYTES, MAX_BATCH_WRITES};
 use crate::record::{Body, Draft, Mark, Record, Stored};
+use crate::seal::Place;
 use crate::stamp::{At, Fence, Rev, Token};
 
 /// Something that must hold for a batch to apply.
@@ -89,6 +91,16 @@ pub enum Write {
     },
     /// Appends an audit entry.
     Audit(Box<Entry>),
+    /// Drops a tenant's audit entries that stand at or before a place and are not younger than an
+    /// instant: what retention has let go of.
+    Prune {
+        /// Whose, as stores keep it (escaped).
+        tenant: Text,
+        /// The last place that is dropped.
+        through: Place,
+        /// The latest instant that is dropped: what an index by time needs.
+        until: At,
+    },
 }
 
 /// Conditions and writes, atomic, under one token.
@@ -126,7 +138,7 @@ impl Batch {
             match write {
                 Write::Delete(_) => return Witness::Tokens,
                 Write::Put(draft) => first = first.or(Some(&draft.record.key)),
-                Write::Mark { .. } | Write::Audit(_) => {}
+                Write::Mark { .. } | Write::Audit(_) | Write::Prune { .. } => {}
             }
         }
         first.map_or(Witness::Tokens, Witness::Record)
@@ -137,7 +149,7 @@ impl Batch {
         let written = self.writes.iter().filter_map(|write| match write {
             Write::Put(draft) => Some(&draft.record.key),
             Write::Delete(key) => Some(key),
-            Write::Mark { .. } | Write::Audit(_) => None,
+            Write::Mark { .. } | Write::Audit(_) | Write::Prune { .. } => None,
         });
         self.conditions.iter().filter_map(Condition::key).chain(written)
     }
@@ -146,7 +158,7 @@ impl Batch {
     pub fn subjects(&self) -> impl Iterator<Item = &Subject> {
         let written = self.writes.iter().filter_map(|write| match write {
             Write::Mark { subject, .. } => Some(subject),
-            Write::Put(_) | Write::Delete(_) | Write::Audit(_) => None,
+            Write::Put(_) | Write::Delete(_) | Write::Audit(_) | Write::Prune { .. } => None,
         });
         self.conditions.iter().filter_map(Condition::subject).chain(written)
     }
@@ -156,7 +168,7 @@ impl Batch {
     pub fn bytes(&self) -> usize {
         let of = |write: &Write| match write {
             Write::Put(draft) => draft.outcome.bytes() + draft.payload.bytes(),
-            Write::Delete(_) => 0,
+            Write::Delete(_) | Write::Prune { .. } => 0,
             Write::Mark { value, .. } => value.bytes(),
             Write::Audit(entry) => entry.bytes(),
         };
@@ -198,7 +210,7 @@ fn written_key(write: &Write) -> Option<&Key> {
     match write {
         Write::Put(draft) => Some(&draft.record.key),
         Write::Delete(key) => Some(key),
-        Write::Mark { .. } | Write::Audit(_) => None,
+        Write::Mark { .. } | Write::Audit(_) | Write::Prune { .. } => None,
     }
 }
 

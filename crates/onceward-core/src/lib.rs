@@ -23,6 +23,7 @@ pub mod outcome_policy;
 pub mod payload;
 pub mod record;
 pub mod retry;
+pub mod seal;
 pub mod stamp;
 pub mod text;
 pub mod zoo;

@@ -13,6 +13,7 @@ use onceward_core::record::State;
 
 use crate::config::Config;
 use crate::config::flags::Flags;
+use crate::export::Format;
 use crate::failure::Failure;
 use crate::logs::{LogFormat, LogLevel};
 use crate::times::Moment;
@@ -301,11 +302,44 @@ pub(crate) enum ResolveAs {
 pub(crate) enum Audit {
     /// Lists audit entries in the order of their numbers.
     List(AuditList),
+    /// Writes all entries that fit to standard output, as a stream.
+    Export(AuditExport),
+    /// Compares the audit with its seals and names the first entry that is not as it was sealed.
+    Verify {
+        /// Only this tenant's. Default: all.
+        #[arg(long, value_name = "TENANT", env = "ONCEWARD_TENANT")]
+        tenant: Option<String>,
+    },
 }
 
-/// Which audit entries to list. Times are half-open: not before `--from`, before `--to`.
+/// Which audit entries to export, and how.
+#[derive(Debug, Args)]
+pub(crate) struct AuditExport {
+    #[command(flatten)]
+    pub(crate) filter: AuditWanted,
+    /// How entries are written.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        env = "ONCEWARD_FORMAT",
+        default_value = "ndjson"
+    )]
+    pub(crate) format: Format,
+}
+
+/// Which audit entries to list.
 #[derive(Debug, Args)]
 pub(crate) struct AuditList {
+    #[command(flatten)]
+    pub(crate) filter: AuditWanted,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+}
+
+/// Which audit entries. Times are half-open: not before `--from`, before `--to`.
+#[derive(Debug, Args)]
+pub(crate) struct AuditWanted {
     /// Only this tenant's. Default: all.
     #[arg(long, value_name = "TENANT", env = "ONCEWARD_TENANT")]
     pub(crate) tenant: Option<String>,
@@ -324,8 +358,6 @@ pub(crate) struct AuditList {
     /// Before: as `--from`. Default: all.
     #[arg(long, value_name = "WHEN", env = "ONCEWARD_TO")]
     pub(crate) to: Option<Moment>,
-    #[command(flatten)]
-    pub(crate) page: PageArgs,
 }
 
 /// What to measure.

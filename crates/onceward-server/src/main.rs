@@ -11,6 +11,7 @@ mod cli;
 mod commands;
 mod config;
 mod demo;
+mod export;
 mod failure;
 mod gateway;
 mod identity;
@@ -21,6 +22,7 @@ mod open_files;
 mod output;
 mod remote;
 mod times;
+mod upkeep;
 
 use std::process::ExitCode;
 

@@ -95,6 +95,8 @@ pub(crate) struct Metrics {
     notes_written: Counter,
     notes_lost: Family<LostLabels, Counter>,
     notes_waiting: Gauge,
+    audit_sealed: Counter,
+    audit_dropped: Counter,
 }
 
 /// An endpoint by its name in metrics. Cheap to clone; look it up once per route.
@@ -148,6 +150,8 @@ impl Metrics {
             notes_written: Counter::default(),
             notes_lost: Family::default(),
             notes_waiting: Gauge::default(),
+            audit_sealed: Counter::default(),
+            audit_dropped: Counter::default(),
         };
         metrics.register();
         metrics
@@ -182,6 +186,10 @@ impl Metrics {
         registry.register("audit_notes_lost", help, self.notes_lost.clone());
         let help = "Audit entries in memory: what a crash of the process would lose";
         registry.register("audit_notes_waiting", help, self.notes_waiting.clone());
+        let help = "Audit entries that this process sealed";
+        registry.register("audit_sealed", help, self.audit_sealed.clone());
+        let help = "Audit entries that this process dropped, past their retention";
+        registry.register("audit_dropped", help, self.audit_dropped.clone());
     }
 
     /// The endpoint of this name: a route's template, never a concrete path.
@@ -237,6 +245,16 @@ impl Metrics {
     /// Counts an operation that the store gave no answer to.
     pub(crate) fn store_failed(&self, code: &'static str) {
         self.store_errors.get_or_create(&StoreLabels { store: self.store, code }).inc();
+    }
+
+    /// Counts audit entries that were sealed.
+    pub(crate) fn audit_sealed(&self, count: u64) {
+        self.audit_sealed.inc_by(count);
+    }
+
+    /// Counts audit entries that retention dropped.
+    pub(crate) fn audit_dropped(&self, count: u64) {
+        self.audit_dropped.inc_by(count);
     }
 
     /// Counts a look into the replay cache.

@@ -19,7 +19,11 @@ use onceward_core::key::Key;
 use serde_json::{Map, Value, json};
 
 use crate::admin::ACTOR_HEADER;
-use crate::cli::{Actor, Audit, AuditList, Command, Keys, KeysList, KeysResolve, ResolveAs};
+use crate::cli::{
+    Actor, Audit, AuditExport, AuditList, AuditWanted, Command, Keys, KeysList, KeysResolve,
+    ResolveAs,
+};
+use crate::commands::audit::{Written, verified};
 use crate::commands::{by_hand, keys};
 use crate::failure::Failure;
 use crate::output::{Out, hex, plain_line};
@@ -29,6 +33,8 @@ use crate::times::Moment;
 const WITHIN: Duration = Duration::from_secs(600);
 /// Bytes of an answer that are read at most.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Entries of one answer for an export.
+const EXPORT_PAGE: u16 = 500;
 
 /// A control API.
 #[derive(Debug)]
@@ -179,6 +185,13 @@ pub(crate) async fn run(
             keys::told(key, "is erased", out)
         }
         Command::Audit(Audit::List(args)) => audit(remote, args, out).await,
+        Command::Audit(Audit::Export(args)) => export(remote, args, out).await,
+        Command::Audit(Audit::Verify { tenant }) => {
+            let query = query(&[("tenant", tenant.clone())]);
+            let path = format!("/v1/audit/verify?{query}");
+            let answer = remote.call(Method::GET, &path, None, None).await?;
+            verified(&answer, &remote.server, out)
+        }
         Command::Sweep => {
             let report = remote.call(Method::POST, "/v1/sweep", None, None).await?;
             if out.is_json() {
@@ -215,7 +228,25 @@ async fn list(remote: &Remote, args: &KeysList, out: &Out) -> Result<(), Failure
     print_page(remote, &page, &columns, out)
 }
 
-async fn audit(remote: &Remote, args: &AuditList, out: &Out) -> Result<(), Failure> {
+/// Writes every entry that fits, page by page.
+async fn export(remote: &Remote, args: &AuditExport, out: &Out) -> Result<(), Failure> {
+    let mut written = Written::begin(args.format, out)?;
+    let mut after = None;
+    loop {
+        let page = audit_page(remote, &args.filter, (after, EXPORT_PAGE)).await?;
+        written.add(page["items"].as_array().into_iter().flatten().cloned())?;
+        after = page["next"].as_str().map(String::from);
+        if after.is_none() {
+            return written.end();
+        }
+    }
+}
+
+async fn audit_page(
+    remote: &Remote,
+    args: &AuditWanted,
+    (after, limit): (Option<String>, u16),
+) -> Result<Value, Failure> {
     let moment = |moment: Option<Moment>| {
         moment.map(|moment| match moment {
             Moment::At(at) => at.0.to_string(),
@@ -229,10 +260,14 @@ async fn audit(remote: &Remote, args: &AuditList, out: &Out) -> Result<(), Failu
         ("action", args.action.clone()),
         ("from", moment(args.from)),
         ("to", moment(args.to)),
-        ("after", args.page.after.clone()),
-        ("limit", Some(args.page.limit.to_string())),
+        ("after", after),
+        ("limit", Some(limit.to_string())),
     ]);
-    let page = remote.call(Method::GET, &format!("/v1/audit?{query}"), None, None).await?;
+    remote.call(Method::GET, &format!("/v1/audit?{query}"), None, None).await
+}
+
+async fn audit(remote: &Remote, args: &AuditList, out: &Out) -> Result<(), Failure> {
+    let page = audit_page(remote, &args.filter, (args.page.after.clone(), args.page.limit)).await?;
     let columns = [
         ("NO", "id"),
         ("AT", "at"),

@@ -3,6 +3,7 @@
 //! One engine settles retries, duplicates, reorderings and lost updates for requests, jobs and
 //! event streams. Start with [`engine::Engine`] over a [`store::Store`].
 
+pub mod audit;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod engine;

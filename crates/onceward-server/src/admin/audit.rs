@@ -13,13 +13,13 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use http_body::Frame;
+use onceward::audit::{self, Bad, Verified};
 use onceward::engine::{Engine, EngineError};
 use onceward::store::{AuditFilter, Cursor, Items, List};
 use onceward_core::audit::Audited;
 use onceward_core::key::Key;
 use onceward_core::text::escape;
 use serde::Serialize;
-use serde_json::Value;
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
@@ -31,40 +31,12 @@ use super::opaque::cursor;
 use super::params::{Limit, Param, params};
 use super::problem::{Problem, ProblemBody};
 use super::records::PageAnswer;
-use crate::commands::audit::entry_json;
+use crate::commands::audit::told;
+use crate::export::{Format, entry_json};
 use crate::times::Moment;
 
 /// Entries that are read at once for a stream.
 const PAGE: usize = 1_000;
-
-/// The columns of an export, in their order: the members of an entry.
-const COLUMNS: [&str; 14] = [
-    "id",
-    "at",
-    "tenant",
-    "action",
-    "subject",
-    "key_hash",
-    "payload_hash",
-    "version_before",
-    "version_after",
-    "fence",
-    "actor",
-    "request_id",
-    "correlation_id",
-    "detail",
-];
-
-/// How entries are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// A page of JSON.
-    Json,
-    /// A JSON object per line.
-    Ndjson,
-    /// RFC 4180, with a header.
-    Csv,
-}
 
 impl Param for Format {
     fn read(text: &str, pointer: &str, reading: &mut Reading) -> Option<Self> {
@@ -122,15 +94,65 @@ params! {
     }
 }
 
-/// What can be said about the audit.
+/// What a verification of the audit found.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct VerifyAnswer {
-    /// Entries that were read, each readable.
-    entries: u64,
-    /// Whether the entries' numbers rise without exception within each tenant.
-    in_order: bool,
-    /// Whether the entries are sealed into a chain that would show a change. Not yet.
-    sealed: bool,
+    /// Whether every sealed entry is as it was sealed.
+    ok: bool,
+    /// Tenants that were looked at.
+    tenants: u64,
+    /// Entries that were found as they were sealed.
+    sealed: u64,
+    /// Entries that are not sealed yet.
+    unsealed: u64,
+    /// Entries that retention dropped, as the chain's anchors say.
+    dropped: u64,
+    /// What is wrong first; none when nothing is.
+    first_bad: Option<BadAnswer>,
+    /// The first thing of each tenant that is wrong.
+    bad: Vec<BadAnswer>,
+}
+
+/// Something that is not as it was sealed.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct BadAnswer {
+    /// Whose.
+    tenant: String,
+    /// The number of the entry, where it is one.
+    entry: Option<u64>,
+    /// The number of the segment, where it is a seal.
+    segment: Option<u64>,
+    /// `changed`, `missing`, `inserted`, `moved` or `seal`.
+    wrong: &'static str,
+    /// The same in a sentence.
+    message: String,
+}
+
+impl From<Verified> for VerifyAnswer {
+    fn from(found: Verified) -> Self {
+        let bad: Vec<BadAnswer> = found.bad.iter().map(BadAnswer::from).collect();
+        Self {
+            ok: found.is_sound(),
+            tenants: found.tenants,
+            sealed: found.sealed,
+            unsealed: found.unsealed,
+            dropped: found.dropped,
+            first_bad: bad.first().cloned(),
+            bad,
+        }
+    }
+}
+
+impl From<&Bad> for BadAnswer {
+    fn from(bad: &Bad) -> Self {
+        Self {
+            tenant: bad.tenant.clone(),
+            entry: bad.entry,
+            segment: bad.segment,
+            wrong: bad.wrong.as_str(),
+            message: told(bad),
+        }
+    }
 }
 
 /// Searches or exports the audit.
@@ -177,11 +199,11 @@ pub(crate) async fn list(
     }
 }
 
-/// Says what is known about the audit's soundness.
+/// Compares the audit with its seals.
 #[utoipa::path(
     get, path = "/v1/audit/verify", tag = "audit", params(VerifyParams),
     responses(
-        (status = 200, description = "What is known", body = VerifyAnswer),
+        (status = 200, description = "What was found", body = VerifyAnswer),
         (status = 403, description = "Another tenant's", body = ProblemBody),
     )
 )]
@@ -191,27 +213,15 @@ pub(crate) async fn verify(
     params: VerifyParams,
 ) -> Result<Response, Problem> {
     let tenant = who.filter(params.tenant)?.map(|tenant| escape(&tenant).into_owned());
-    let filter = AuditFilter { tenant, ..AuditFilter::default() };
-    let mut answer = VerifyAnswer { entries: 0, in_order: true, sealed: false };
-    let (mut after, mut last) = (None, 0);
-    loop {
-        let page = state.engine().list(List::Audit(filter.clone()), after, PAGE).await?;
-        for entry in entries(page.items) {
-            answer.entries += 1;
-            answer.in_order &= entry.id > last;
-            last = entry.id;
-        }
-        after = page.next;
-        if after.is_none() {
-            return Ok(json(StatusCode::OK, &answer));
-        }
-    }
+    let key = state.seal_key();
+    let found = audit::verify(state.engine(), &key, tenant.as_deref(), |_| ()).await?;
+    Ok(json(StatusCode::OK, &VerifyAnswer::from(found)))
 }
 
 fn entries(items: Items) -> Vec<Audited> {
     match items {
         Items::Audit(entries) => entries,
-        Items::Records(_) | Items::Marks(_) => Vec::new(),
+        Items::Records(_) | Items::Marks(_) | Items::Settled(_) => Vec::new(),
     }
 }
 
@@ -228,12 +238,14 @@ async fn stream(
     let engine = engine.clone();
     tokio::spawn(async move {
         let mut left = most;
-        let mut head =
-            if format == Format::Csv { COLUMNS.join(",") + "\r\n" } else { String::new() };
+        let mut text = format.head();
         loop {
             let entries = entries(page.items);
             left -= entries.len().min(left);
-            let text = std::mem::take(&mut head) + &written(&entries, format);
+            for entry in &entries {
+                text.push_str(&format.line(&entry_json(entry), false));
+            }
+            let text = std::mem::take(&mut text);
             let after = page.next.filter(|_| left > 0);
             // A client that has gone ends it.
             if sender.send(Ok(text.into())).await.is_err() || after.is_none() {
@@ -259,38 +271,6 @@ async fn stream(
     Ok((headers, Body::new(Streamed(receiver))).into_response())
 }
 
-fn written(entries: &[Audited], format: Format) -> String {
-    let mut text = String::new();
-    for entry in entries {
-        let entry = entry_json(entry);
-        match format {
-            Format::Csv => {
-                let cells: Vec<String> = COLUMNS.iter().map(|name| cell(&entry[name])).collect();
-                text.push_str(&cells.join(","));
-                text.push_str("\r\n");
-            }
-            Format::Json | Format::Ndjson => {
-                text.push_str(&entry.to_string());
-                text.push('\n');
-            }
-        }
-    }
-    text
-}
-
-/// A value as RFC 4180 wants it.
-fn cell(value: &Value) -> String {
-    let text = match value {
-        Value::Null => return String::new(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    if text.contains([',', '"', '\r', '\n']) {
-        return format!("\"{}\"", text.replace('"', "\"\""));
-    }
-    text
-}
-
 /// What a task sends, as a body.
 struct Streamed(mpsc::Receiver<Result<Bytes, EngineError>>);
 
@@ -303,29 +283,5 @@ impl http_body::Body for Streamed {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, EngineError>>> {
         self.0.poll_recv(context).map(|sent| sent.map(|sent| sent.map(Frame::data)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn cells_are_quoted_where_they_must_be() {
-        assert_eq!(cell(&json!(null)), "");
-        assert_eq!(cell(&json!(7)), "7");
-        assert_eq!(cell(&json!("plain")), "plain");
-        assert_eq!(cell(&json!("a,\"b\"\n")), "\"a,\"\"b\"\"\n\"");
-    }
-
-    #[test]
-    fn the_columns_are_the_members_of_an_entry() {
-        let entry = onceward_core::audit::Entry::new("acme", "request.done");
-        let audited = Audited { id: 1, at: onceward_core::stamp::At(0), entry };
-        let value = entry_json(&audited);
-        let members: Vec<&String> = value.as_object().unwrap().keys().collect();
-        assert_eq!(members.len(), COLUMNS.len());
-        assert!(members.iter().all(|member| COLUMNS.contains(&member.as_str())), "{members:?}");
     }
 }

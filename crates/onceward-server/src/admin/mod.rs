@@ -25,6 +25,7 @@ mod shadow;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use audit::VerifyAnswer;
 pub(crate) use auth::{Principal, Principals, Reach};
 pub(crate) use auth::{new_token, operator};
 pub(crate) use health::Health;
@@ -35,11 +36,13 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
+use onceward::audit::SealKey;
 use onceward::engine::Engine;
 use onceward::http::Door;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::identity::seal_key;
 use crate::metrics::Metrics;
 use lockout::Lockouts;
 use opaque::Keys;
@@ -91,6 +94,11 @@ impl AdminState {
 
     fn keys(&self) -> &Keys {
         &self.0.keys
+    }
+
+    /// The key of the audit's chain.
+    fn seal_key(&self) -> SealKey {
+        seal_key(&self.0.options.secret)
     }
 
     fn principals(&self) -> &Principals {

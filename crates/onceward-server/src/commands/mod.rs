@@ -7,6 +7,7 @@ pub(crate) mod generate;
 pub(crate) mod keys;
 mod migrate;
 pub(crate) mod serve;
+mod spinner;
 mod sweep;
 
 use std::sync::Arc;
@@ -39,7 +40,7 @@ pub(crate) async fn run(command: &Command, common: &Common, out: &Out) -> Result
         _ => {}
     }
     let url = StoreUrl::parse(&common.store_url()?)?;
-    let result = directly(command, &url, out).await;
+    let result = directly(command, &url, common, out).await;
     match (&result, &url) {
         (Err(failure), StoreUrl::Sqlite(path))
             if failure.code == "store.open" && remote::goes_through(command) =>
@@ -53,7 +54,12 @@ pub(crate) async fn run(command: &Command, common: &Common, out: &Out) -> Result
     }
 }
 
-async fn directly(command: &Command, url: &StoreUrl, out: &Out) -> Result<(), Failure> {
+async fn directly(
+    command: &Command,
+    url: &StoreUrl,
+    common: &Common,
+    out: &Out,
+) -> Result<(), Failure> {
     match command {
         Command::Keys(Keys::List(args)) => keys::list(url, args, out).await,
         Command::Keys(Keys::Show { key }) => keys::show(url, key, out).await,
@@ -62,6 +68,10 @@ async fn directly(command: &Command, url: &StoreUrl, out: &Out) -> Result<(), Fa
             keys::erase(url, key, *yes, actor, out).await
         }
         Command::Audit(Audit::List(args)) => audit::list(url, args, out).await,
+        Command::Audit(Audit::Export(args)) => audit::export(url, args, out).await,
+        Command::Audit(Audit::Verify { tenant }) => {
+            audit::verify(url, tenant.as_deref(), common, out).await
+        }
         Command::Sweep => sweep::sweep(url, out).await,
         Command::Migrate => migrate::migrate(url, out).await,
         Command::Bench(Bench::Store(args)) => bench::store(url, args, out).await,

@@ -23,12 +23,13 @@ use crate::config::route::RouteSection;
 use crate::failure::Failure;
 use crate::gateway::settings::{Limits, Times, TlsFiles, Upstream};
 use crate::gateway::{Gateway, Settings, ready};
-use crate::identity::{self, Secret, Signs};
+use crate::identity::{self, PERMITS, Secret, Signs};
 use crate::logs;
 use crate::metrics::Metrics;
 use crate::open::{Access, StoreUrl};
 use crate::open_files;
 use crate::output::Out;
+use crate::upkeep::Upkeep;
 
 /// How long whoever gives permission may take.
 const PERMISSION_WITHIN: Duration = Duration::from_secs(5);
@@ -95,7 +96,7 @@ impl Server<'_> {
             let principals = self.principals(address, admin_token)?;
             Ok(AdminState::new(AdminOptions {
                 engine: engine.clone(),
-                secret: secret.derive("permits"),
+                secret: secret.derive(PERMITS),
                 principals,
                 metrics: metrics.clone(),
                 health: health.clone(),
@@ -108,6 +109,8 @@ impl Server<'_> {
             tokio::spawn(sweep(engine.clone(), config.store.sweep_every.duration())),
             tokio::spawn(look_for_signs(signs, health.clone())),
         ];
+        let times = (config.audit.retain.duration(), config.store.sweep_every.duration());
+        let upkeep = Upkeep::of_audit(engine, secret.seal_key(), &metrics, times);
         if let Some(path) = &config.server.ready_file {
             ready::write(path, &gateway.listen, &gateway.admin)?;
         }
@@ -116,6 +119,7 @@ impl Server<'_> {
         tracing::info!("told to stop: draining");
         health.drain();
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        drop(upkeep);
         gateway.drain(signals.next()).await;
         Ok(())
     }

@@ -20,6 +20,8 @@ use crate::open::StoreUrl;
 const TIMEOUT_MAX: Span = Span::hours(24);
 /// Most that two clocks may differ by.
 const CLOCK_SKEW_MAX: Span = Span::seconds(300);
+/// Shortest time that audit entries are kept.
+const AUDIT_MIN: Span = Span::hours(1);
 /// Shortest pause between two sweeps.
 const SWEEP_MIN: Span = Span::seconds(1);
 
@@ -32,6 +34,9 @@ pub(super) fn check(config: &Config, flags: &Flags, reading: &mut Reading) {
     }
     if config.store.sweep_every < SWEEP_MIN {
         reading.breaks("store.sweep_every", "at least \"1s\"");
+    }
+    if config.audit.retain < AUDIT_MIN {
+        reading.breaks("audit.retain", "at least \"1h\"");
     }
     identity(config, flags, reading);
     limits(&config.limits, reading);

@@ -187,6 +187,9 @@ section! {
         /// Entries about replays: through a bounded buffer and durable within a second (buffered),
         /// or before the replay is sent (sync).
         replays: AuditReplays = AuditReplays::Buffered;
+        /// How long sealed entries are kept. Older ones are dropped, a whole segment at a time, and
+        /// an anchor stays that `onceward audit verify` accepts.
+        retain: Span = Span::hours(365 * 24);
     }
 }
 

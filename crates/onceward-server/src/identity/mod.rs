@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
 pub(crate) use self::jwt::Jwt;
-pub(crate) use self::secret::Secret;
+pub(crate) use self::secret::{PERMITS, Secret, seal_key};
 use crate::config::Config;
 use crate::config::sections::{Principal, Source};
 use crate::failure::Failure;

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::path::Path;
 
+use onceward::audit::SealKey;
 use onceward::engine::{Engine, Put};
 use onceward_core::key::Subject;
 use ring::hmac;
@@ -18,6 +19,8 @@ use crate::failure::Failure;
 /// A space that no list of the control API shows.
 const SPACE: &str = "onceward.secret";
 const NAME: &str = "identity";
+/// What the control API's secret is derived under.
+pub(crate) const PERMITS: &str = "permits";
 /// Fewest bytes of a secret file: fewer could be guessed.
 const MIN_FILE_BYTES: usize = 32;
 /// Most bytes of a secret file.
@@ -54,6 +57,25 @@ impl Secret {
         Ok(Self(Sha256::digest(secret).into()))
     }
 
+    /// The secret as it is, for those who only read: none when there is none yet.
+    pub(crate) async fn find(
+        file: Option<&Path>,
+        engine: &Engine,
+    ) -> Result<Option<Self>, Failure> {
+        if let Some(file) = file {
+            return Self::of_file(file).map(Some);
+        }
+        let subject = Subject::new(RESERVED_TENANT, SPACE, NAME)?;
+        let found = engine.get(&subject).await?;
+        let secret = found.and_then(|found| <[u8; 32]>::try_from(&found.value[..]).ok());
+        Ok(secret.map(Self))
+    }
+
+    /// The key of the audit's chain.
+    pub(crate) fn seal_key(&self) -> SealKey {
+        seal_key(&self.derive(PERMITS))
+    }
+
     /// The store's secret; made if this is the first start.
     async fn of_store(engine: &Engine) -> Result<Self, Failure> {
         let subject = Subject::new(RESERVED_TENANT, SPACE, NAME)?;
@@ -88,6 +110,11 @@ impl Secret {
         derived.copy_from_slice(tag.as_ref());
         derived
     }
+}
+
+/// The key of the audit's chain, from the control API's own secret.
+pub(crate) fn seal_key(permits: &[u8; 32]) -> SealKey {
+    SealKey::new(Secret(*permits).derive("audit"))
 }
 
 impl fmt::Debug for Secret {

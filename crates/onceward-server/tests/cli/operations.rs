@@ -27,6 +27,34 @@ fn the_audit_is_searched() {
 }
 
 #[test]
+fn the_audit_is_exported_and_verified() {
+    let folder = folder("audit_export");
+    make(&folder);
+    let all = run(&folder, &["audit", "list", "--json", "--limit", "1000"]).json();
+    let all = all["items"].as_array().unwrap();
+    let lines = run(&folder, &["audit", "export"]).ok();
+    let read: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(&read, all);
+    let array = run(&folder, &["audit", "export", "--format", "json"]).json();
+    assert_eq!(array.as_array().unwrap(), all);
+    let sheet = run(&folder, &["audit", "export", "--format", "csv", "--tenant", "globex"]).ok();
+    assert!(sheet.starts_with("id,at,tenant,action,"), "{sheet}");
+    let mail = all.iter().filter(|entry| entry["tenant"] == "globex").count();
+    assert_eq!(sheet.lines().count(), mail + 1);
+    let none = run(&folder, &["audit", "export", "--format", "json", "--to", "1h"]).json();
+    assert_eq!(none, serde_json::json!([]));
+    // Nothing is sealed without a server, and that is no fault.
+    let found = run(&folder, &["audit", "verify", "--json"]).json();
+    assert_eq!((&found["ok"], &found["sealed"]), (&true.into(), &0.into()), "{found}");
+    assert_eq!(found["unsealed"], all.len());
+    let found = run(&folder, &["audit", "verify", "--tenant", "globex", "--json"]).json();
+    assert_eq!(found["unsealed"], mail);
+    let text = run(&folder, &["audit", "verify"]).ok();
+    assert!(text.starts_with("Verified sqlite:onceward.db: 0 sealed entries"), "{text}");
+}
+
+#[test]
 fn a_sweep_drops_what_is_past_its_time() {
     let folder = folder("sweep");
     make(&folder);

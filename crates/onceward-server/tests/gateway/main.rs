@@ -11,6 +11,7 @@
     reason = "a test's helpers may fail the test"
 )]
 
+mod audit;
 mod by_hand;
 mod cases;
 mod client;

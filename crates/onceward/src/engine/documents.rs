@@ -169,6 +169,32 @@ impl Engine {
         Ok((documents.collect(), page.next))
     }
 
+    /// Commits these writes if these positions hold. False: one does not.
+    pub(crate) async fn commit_if(
+        &self,
+        conditions: &[Condition],
+        writes: &[Write],
+    ) -> Result<bool, EngineError> {
+        let decide = |token, facts: &Facts| -> Step<(), ()> {
+            let holds = |condition: &Condition| {
+                let position = condition.subject().and_then(|subject| facts.position(subject));
+                position.is_none_or(|position| condition.holds_at(position))
+            };
+            if !conditions.iter().all(holds) {
+                return Step::Answer(());
+            }
+            let mut batch = Batch::new(token);
+            batch.conditions.extend_from_slice(conditions);
+            batch.writes.extend_from_slice(writes);
+            Step::Commit(batch, ())
+        };
+        match self.drive(None, Drive::default(), decide).await? {
+            End::Committed { .. } => Ok(true),
+            End::Answer(()) => Ok(false),
+            End::GaveUp => Err(EngineError::Contended("time after time")),
+        }
+    }
+
     /// Appends an audit entry of its own, for what has no batch to ride in.
     ///
     /// # Errors

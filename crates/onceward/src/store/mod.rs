@@ -10,6 +10,7 @@
 //! - A batch that comes again under the same token answers as applied and changes nothing.
 //! - Every put draws a stamp above all stamps drawn before, across deletion and re-creation.
 //! - Marks never move back.
+//! - Numbers of audit entries are not used again after old entries were dropped.
 //! - Instants of a draft are the store's now, read once per group after every lock was taken.
 //!
 //! # Groups
@@ -43,6 +44,7 @@ use onceward_core::batch::{Answer, Batch};
 use onceward_core::key::{Key, Subject};
 use onceward_core::limits::LimitError;
 use onceward_core::record::{Mark, Record, State, Stored};
+use onceward_core::seal::Settled;
 use onceward_core::stamp::At;
 
 /// What every method of a store returns.
@@ -187,6 +189,13 @@ pub enum List {
     },
     /// Audit entries in the order of their numbers.
     Audit(AuditFilter),
+    /// Audit entries in the order in which they settle: what is committed later stands behind all
+    /// that was listed. Entries that another one may still precede are left for later. A page that
+    /// is not empty always ends with a cursor: it is where to go on once there is more.
+    Settled {
+        /// Only this tenant's.
+        tenant: Option<String>,
+    },
 }
 
 /// Which audit entries are wanted. Times are half-open: `from <= at < to`.
@@ -230,6 +239,8 @@ pub enum Items {
     Marks(Vec<(Subject, Mark)>),
     /// Audit entries.
     Audit(Vec<Audited>),
+    /// Audit entries with their places.
+    Settled(Vec<Settled>),
 }
 
 /// Why a store could not do what it was asked.

@@ -37,6 +37,14 @@ impl Drop for Place {
     }
 }
 
+impl SqliteHarness {
+    /// Runs statements behind the store's back.
+    pub(crate) fn execute(&self, sql: &str) {
+        let file = self.opened.lock().unwrap().as_ref().unwrap().file();
+        Connection::open(file).unwrap().execute_batch(sql).unwrap();
+    }
+}
+
 static FOLDERS: AtomicU64 = AtomicU64::new(0);
 
 impl Harness for SqliteHarness {

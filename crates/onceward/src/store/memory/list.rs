@@ -9,6 +9,7 @@ use std::ops::Bound;
 use onceward_core::audit::Audited;
 use onceward_core::key::{Key, Subject};
 use onceward_core::record::Record;
+use onceward_core::seal::{Place, Settled};
 use onceward_core::stamp::At;
 
 use super::super::{AuditFilter, Cursor, Items, List, Page, StoreError};
@@ -76,6 +77,19 @@ pub(crate) fn list(
             let items: Vec<_> = found.by_ref().take(limit).cloned().collect();
             let next = found.next().and(items.last()).map(|entry| Cursor(entry.id.to_string()));
             (Items::Audit(items), next)
+        }
+        List::Settled { tenant } => {
+            let last = after.map_or(Ok(0), |cursor| cursor.0.parse::<u64>());
+            let last = last.map_err(|_| StoreError::bad_cursor())?;
+            let wanted = AuditFilter { tenant: tenant.clone(), ..AuditFilter::default() };
+            let found =
+                state.audit().iter().filter(|entry| entry.id > last && fits(&wanted, entry));
+            let items: Vec<_> = found
+                .take(limit)
+                .map(|audited| Settled { place: Place(0, audited.id), audited: audited.clone() })
+                .collect();
+            let next = items.last().map(|settled| Cursor(settled.place.1.to_string()));
+            (Items::Settled(items), next)
         }
     };
     Ok(Page { now, items, next })

@@ -13,6 +13,7 @@ use onceward_core::audit::Audited;
 use onceward_core::batch::{Answer, Applied, Batch, Refused, There, Witness, Write};
 use onceward_core::key::{Key, Kind, Subject};
 use onceward_core::record::{Body, Draft, FenceWrite, Mark, Record, Stored};
+use onceward_core::seal::Place;
 use onceward_core::stamp::{At, Fence, Rev, Token};
 use onceward_core::zoo::{Bug, planted};
 
@@ -30,6 +31,7 @@ pub struct MemoryState {
     records: BTreeMap<Key, Row>,
     marks: BTreeMap<Subject, Mark>,
     audit: Vec<Audited>,
+    audited: u64,
     tokens: HashMap<Token, At>,
     due: BTreeMap<Box<str>, BTreeSet<DueKey>>,
     sweepable: BTreeSet<(At, Key)>,
@@ -187,9 +189,15 @@ impl MemoryState {
                     self.move_mark(subject, *position, value, now);
                 }
                 Write::Audit(entry) => {
-                    let id = self.audit.len() as u64 + 1;
-                    self.audit.push(Audited { id, at: now, entry: (**entry).clone() });
+                    self.audited += 1;
+                    let (id, entry) = (self.audited, (**entry).clone());
+                    self.audit.push(Audited { id, at: now, entry });
                 }
+                Write::Prune { tenant, through, until } => self.audit.retain(|audited| {
+                    audited.entry.tenant != *tenant
+                        || Place(0, audited.id) > *through
+                        || audited.at > *until
+                }),
             }
         }
         if batch.witness() == Witness::Tokens {

@@ -153,7 +153,7 @@ impl<'a> Touched<'a> {
                         let tenant = rows::text_column(&entry.tenant);
                         audits.push((format!("{schema}:audit:{tenant}"), owner));
                     }
-                    Write::Delete(_) | Write::Mark { .. } => {}
+                    Write::Delete(_) | Write::Mark { .. } | Write::Prune { .. } => {}
                 }
             }
         }

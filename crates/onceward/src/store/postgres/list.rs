@@ -34,6 +34,9 @@ pub(super) async fn list(
     after: Option<&Cursor>,
     limit: usize,
 ) -> Result<Page, StoreError> {
+    if let List::Settled { .. } = what {
+        return Err(StoreError::Unsupported { store: "postgres", what: "settled lists" });
+    }
     let start = Start::read(what, after)?;
     let (now, rows) =
         pages(&lease.session, what, &start, limit).await.map_err(Failure::into_store_error)?;
@@ -51,7 +54,7 @@ pub(super) async fn list(
             let last = marks.last().map(|(subject, _)| subject.name_column().to_string());
             (Items::Marks(marks), last)
         }
-        List::Audit(_) => {
+        List::Audit(_) | List::Settled { .. } => {
             let audit: Vec<_> = shown.iter().map(rows::read_audit).collect::<Result<_, _>>()?;
             let last = audit.last().map(|audited| audited.id.to_string());
             (Items::Audit(audit), last)
@@ -90,7 +93,7 @@ impl Start {
                 let subject = Subject::from_columns(tenant, cursor).ok();
                 subject.map(|subject| Self::Name(subject.name_column().to_string()))
             }
-            List::Audit(_) => {
+            List::Audit(_) | List::Settled { .. } => {
                 let last = cursor.parse::<u64>().ok();
                 last.map(|last| Self::Number(i64::try_from(last).unwrap_or(i64::MAX)))
             }
@@ -185,6 +188,7 @@ async fn select(
         List::Sweepable => sweepable(session, start, now, take).await,
         List::Marks { tenant, prefix } => marks(session, tenant, prefix, start, take).await,
         List::Audit(filter) => audit(session, filter, start, take).await,
+        List::Settled { .. } => Ok(Vec::new()),
     }
 }
 

@@ -100,6 +100,7 @@ impl<'a> Writes<'a> {
                     self.mark(subject, *position, value, held);
                 }
                 Write::Audit(entry) => self.audit.push(entry),
+                Write::Prune { .. } => {}
             }
         }
         if batch.witness() == Witness::Tokens {

@@ -60,6 +60,7 @@ pub(super) struct Writes<'c> {
     find_mark: Statement<'c>,
     put_mark: Statement<'c>,
     insert_audit: Statement<'c>,
+    prune_audit: Statement<'c>,
     find_token: Statement<'c>,
     insert_token: Statement<'c>,
     oldest_token: Statement<'c>,
@@ -127,6 +128,7 @@ impl<'c> Writes<'c> {
             find_mark: connection.prepare(sql::FIND_MARK)?,
             put_mark: connection.prepare(sql::PUT_MARK)?,
             insert_audit: connection.prepare(sql::INSERT_AUDIT)?,
+            prune_audit: connection.prepare(sql::PRUNE_AUDIT)?,
             find_token: connection.prepare(sql::FIND_TOKEN)?,
             insert_token: connection.prepare(sql::INSERT_TOKEN)?,
             oldest_token: connection.prepare(sql::OLDEST_TOKEN)?,
@@ -435,6 +437,11 @@ impl<'c> Writes<'c> {
                 self.meta.audit += 1;
                 rows::bind_audit(&mut self.insert_audit, self.meta.audit, self.meta.now, entry)?;
                 self.insert_audit.raw_execute()?;
+                Ok(())
+            }
+            Write::Prune { tenant, through, until } => {
+                let bounds = (&**tenant, instant(*until), signed(through.1));
+                self.prune_audit.execute(bounds)?;
                 Ok(())
             }
             Write::Put(_) | Write::Delete(_) => Ok(()),

@@ -4,8 +4,10 @@
 //! so that what was taken in between is gone and the rest follows. A page is filled with one item
 //! more than was asked for; that one tells whether there is a next page.
 
+use onceward_core::audit::Audited;
 use onceward_core::key::{Key, Kind, Subject};
 use onceward_core::record::{Record, State};
+use onceward_core::seal::{Place, Settled};
 use onceward_core::stamp::At;
 use rusqlite::types::{Null, Value};
 use rusqlite::{CachedStatement, Connection, Row};
@@ -53,6 +55,10 @@ pub(super) fn list(
         }
         List::Audit(filter) => {
             let (items, next) = audit(connection, filter, after, most, *limit)?;
+            return Ok(Page { now, items, next });
+        }
+        List::Settled { tenant } => {
+            let (items, next) = settled(connection, tenant.as_ref(), after, signed(*limit))?;
             return Ok(Page { now, items, next });
         }
     };
@@ -204,7 +210,29 @@ fn marks(
     Ok((Items::Marks(items), next))
 }
 
-/// The cursor is the number of the last entry and its instant, which is where the index goes on.
+/// One writer numbers and commits entries in one order: a number is a place.
+fn settled(
+    connection: &Connection,
+    tenant: Option<&String>,
+    after: Option<&str>,
+    limit: i64,
+) -> Result<(Items, Option<Cursor>), Failure> {
+    let filter = AuditFilter { tenant: tenant.cloned(), ..AuditFilter::default() };
+    let most = usize::try_from(limit).unwrap_or(usize::MAX);
+    let (items, _) = audit(connection, &filter, after, most, most)?;
+    let Items::Audit(entries) = items else { return Ok((Items::Settled(Vec::new()), None)) };
+    let next = entries.last().map(audit_cursor);
+    let places = entries.into_iter();
+    let items = places.map(|audited| Settled { place: Place(0, audited.id), audited }).collect();
+    Ok((Items::Settled(items), next))
+}
+
+/// The number of the last entry and its instant, which is where the index goes on.
+fn audit_cursor(last: &Audited) -> Cursor {
+    Cursor(format!("{} {}", last.id, instant(last.at)))
+}
+
+/// A page ends with [`audit_cursor`].
 fn audit(
     connection: &Connection,
     filter: &AuditFilter,
@@ -240,8 +268,7 @@ fn audit(
     }
     let more = items.len() > limit;
     items.truncate(limit);
-    let next = items.last().filter(|_| more);
-    let next = next.map(|entry| Cursor(format!("{} {}", entry.id, instant(entry.at))));
+    let next = items.last().filter(|_| more).map(audit_cursor);
     Ok((Items::Audit(items), next))
 }
 

@@ -11,6 +11,8 @@ mod failure;
 mod list;
 mod migrate;
 mod open;
+#[cfg(test)]
+mod power_tests;
 mod reader;
 mod rows;
 mod sql;
@@ -122,7 +124,7 @@ impl SqliteStore {
     /// # Errors
     /// [`StoreError::Open`], which says what is wrong and what to do.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
-        Self::open_for_writing(path.as_ref(), options, StoreClock::machine)
+        Self::open_for_writing(path.as_ref(), options, StoreClock::machine, disk)
     }
 
     /// As [`SqliteStore::open`], on a clock that a test moves.
@@ -134,7 +136,7 @@ impl SqliteStore {
         options: SqliteOptions,
         clock: StoreClock,
     ) -> Result<Self, StoreError> {
-        Self::open_for_writing(path.as_ref(), options, |_| clock)
+        Self::open_for_writing(path.as_ref(), options, |_| clock, disk)
     }
 
     /// Opens a store to look at it while a server holds it: no lock, no writes.
@@ -178,6 +180,7 @@ impl SqliteStore {
         path: &Path,
         options: SqliteOptions,
         clock: impl FnOnce(At) -> StoreClock,
+        disk: impl FnOnce(File) -> Box<sync::Disk>,
     ) -> Result<Self, StoreError> {
         open::check_place(path)?;
         let lock = options.exclusive.then(|| open::lock(path)).transpose()?;
@@ -213,7 +216,7 @@ impl SqliteStore {
             drop(lock);
         })?;
         match store.durability {
-            Durability::Full => store.spawn_sync(open::log(path)?, ended)?,
+            Durability::Full => store.spawn_sync(disk(open::log(path)?), ended)?,
             Durability::Weak(_) | Durability::None => store.shared.sync.hold_nothing(),
         }
         let mut running = store.running();
@@ -262,9 +265,13 @@ impl SqliteStore {
         })
     }
 
-    fn spawn_sync(&mut self, log: File, ended: mpsc::Sender<()>) -> Result<(), StoreError> {
+    fn spawn_sync(
+        &mut self,
+        log: Box<sync::Disk>,
+        ended: mpsc::Sender<()>,
+    ) -> Result<(), StoreError> {
         let shared = self.shared.clone();
-        self.spawn("onceward-sqlite-sync".into(), ended, move || shared.sync.run(&log))
+        self.spawn("onceward-sqlite-sync".into(), ended, move || shared.sync.run(&*log))
     }
 
     fn spawn(
@@ -307,6 +314,11 @@ impl SqliteStore {
     fn check_open(&self) -> Result<(), StoreError> {
         if self.shared.closed.load(Ordering::SeqCst) { Err(self.closed()) } else { Ok(()) }
     }
+}
+
+/// The log on a real disk.
+fn disk(log: File) -> Box<sync::Disk> {
+    Box::new(move || log.sync_data())
 }
 
 /// The last instant that was written to a database.

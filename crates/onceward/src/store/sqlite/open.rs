@@ -282,7 +282,7 @@ pub(super) fn refused(path: &Path, error: &Error) -> StoreError {
 }
 
 /// The path with something appended to the file's name.
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

@@ -246,7 +246,7 @@ pub(super) fn read_audit(row: &Row<'_>) -> Result<Audited, Failure> {
 
 /// Whether a write leaves records alone: it can follow a fast path's one record.
 pub(super) fn is_aside(write: &Write) -> bool {
-    matches!(write, Write::Mark { .. } | Write::Audit(_))
+    matches!(write, Write::Mark { .. } | Write::Audit(_) | Write::Prune { .. })
 }
 
 /// Reads a number that was unsigned.

@@ -33,6 +33,7 @@ statements! {
     FIND_MARK = "find_mark",
     PUT_MARK = "put_mark",
     INSERT_AUDIT = "insert_audit",
+    PRUNE_AUDIT = "prune_audit",
     FIND_TOKEN = "find_token",
     INSERT_TOKEN = "insert_token",
     OLDEST_TOKEN = "oldest_token",

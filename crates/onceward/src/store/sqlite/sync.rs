@@ -6,7 +6,7 @@
 //! refused because of it, nor a reader. That is what `synchronous=FULL` promises, without a writer
 //! that waits. Checkpoints sync by themselves, in SQLite's own order.
 
-use std::fs::File;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,6 +15,9 @@ use tokio::sync::oneshot;
 
 use super::super::{Committed, Loaded, Page, StoreError};
 use super::writer::Message;
+
+/// Brings the log to the disk: what was written before it began is there when it ends.
+pub(super) type Disk = dyn Fn() -> io::Result<()> + Send;
 
 type Reply<T> = (oneshot::Sender<Result<T, StoreError>>, Result<T, StoreError>);
 
@@ -112,7 +115,7 @@ impl Sync {
     }
 
     /// The thread: syncs the log whenever an answer waits for it, until no more can come.
-    pub(super) fn run(&self, log: &File) {
+    pub(super) fn run(&self, log: &Disk) {
         let mut answers = Vec::new();
         while self.take(&mut answers) {
             // Whatever was written before the sync begins is durable after it.
@@ -120,7 +123,7 @@ impl Sync {
             let mut broken = self.broken();
             // Not tried again: a disk that lost what it was given may say yes the next time.
             if broken.is_none() {
-                match log.sync_data() {
+                match log() {
                     Ok(()) => self.durable.store(written, Ordering::Release),
                     Err(error) => broken = Some(error.to_string()),
                 }

@@ -292,6 +292,14 @@ impl<'a> Bench<'a> {
         Ok(self.mark(subject).await?.map_or(0, |mark| mark.position))
     }
 
+    /// Returns when lists see every commit that was answered.
+    ///
+    /// # Errors
+    /// When the harness can't.
+    pub async fn settle(&self) -> Checked {
+        Ok(self.harness.settle().await?)
+    }
+
     /// Everything that a list has, walked in pages of `limit` after the lists have settled.
     ///
     /// # Errors
@@ -376,6 +384,7 @@ pub async fn walk(store: &dyn Store, what: &List, limit: usize) -> Result<Vec<It
             Items::Records(items) => items.len(),
             Items::Marks(items) => items.len(),
             Items::Audit(items) => items.len(),
+            Items::Settled(items) => items.len(),
         };
         ensure!(length <= limit, "a page of {limit} has {length} items");
         ensure!(page.next.is_none() || length > 0, "an empty page that has a next one");

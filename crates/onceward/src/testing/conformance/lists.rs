@@ -86,6 +86,7 @@ fn flat(pages: Vec<Items>) -> Vec<String> {
             Items::Records(items) => items.iter().map(|item| format!("{item:?}")).collect(),
             Items::Marks(items) => items.iter().map(|item| format!("{item:?}")).collect(),
             Items::Audit(items) => items.iter().map(|item| format!("{item:?}")).collect(),
+            Items::Settled(items) => items.iter().map(|item| format!("{item:?}")).collect(),
         }
     };
     pages.into_iter().flat_map(texts).collect()

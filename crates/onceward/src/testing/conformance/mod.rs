@@ -15,6 +15,7 @@ pub mod limits;
 pub mod lists;
 pub mod marks;
 pub mod reads;
+pub mod settled;
 pub mod stamps;
 pub mod tokens;
 pub mod watch;
@@ -186,6 +187,10 @@ macro_rules! __conformance_cases {
                 audit_is_filtered_by_each_field,
                 audit_times_are_half_open,
                 audit_entries_come_back_as_written,
+            }
+            settled {
+                settled_entries_are_listed_once_in_a_lasting_order,
+                pruned_entries_are_gone_and_their_numbers_stay_used,
             }
             limits {
                 forty_writes_fit,

@@ -438,7 +438,7 @@ impl Auditor {
                     self.moved(index, at)?;
                 }
                 Write::Audit(_) => audited += 1,
-                Write::Put(_) | Write::Delete(_) => {}
+                Write::Put(_) | Write::Delete(_) | Write::Prune { .. } => {}
             }
         }
         let finished = matches!(act, Act::Once | Act::Complete);

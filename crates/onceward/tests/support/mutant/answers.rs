@@ -142,6 +142,7 @@ impl Mutant {
                 }
             }
             (Mutation::MarksReversed, Items::Marks(marks)) => marks.reverse(),
+            (Mutation::SettledReversed, Items::Settled(entries)) => entries.reverse(),
             (Mutation::AuditLosesDetail, Items::Audit(entries)) => {
                 for audited in entries {
                     audited.entry.detail = None;
@@ -157,5 +158,6 @@ fn is_empty(items: &Items) -> bool {
         Items::Records(items) => items.is_empty(),
         Items::Marks(items) => items.is_empty(),
         Items::Audit(items) => items.is_empty(),
+        Items::Settled(items) => items.is_empty(),
     }
 }

@@ -147,6 +147,8 @@ mutations! {
     AuditHashNotFiltered,
     /// Audit entries lose their detail.
     AuditLosesDetail,
+    /// Settled entries are listed in the reverse order.
+    SettledReversed,
     /// A write less than the most is too many.
     OneWriteTooFew,
     /// One write too many is taken.

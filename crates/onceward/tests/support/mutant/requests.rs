@@ -41,7 +41,7 @@ impl Mutant {
                 Write::Mark { subject, position, value } => {
                     self.mark(subject, position, value);
                 }
-                Write::Audit(_) => {}
+                Write::Audit(_) | Write::Prune { .. } => {}
             }
         }
         self.whole(&mut batch)?;

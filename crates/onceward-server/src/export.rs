@@ -1,0 +1,155 @@
+//! Audit entries for programs: JSON, a JSON object per line, or CSV.
+//!
+//! One form for the control API and the command line. CSV is RFC 4180; a text that a spreadsheet
+//! would run as a formula is led by an apostrophe, because entries hold what callers sent.
+
+use onceward_core::audit::Audited;
+use onceward_core::text::unescape;
+use serde_json::{Value, json};
+
+use crate::times::rfc3339;
+
+/// The columns of an export, in their order: the members of an entry.
+pub(crate) const COLUMNS: [&str; 14] = [
+    "id",
+    "at",
+    "tenant",
+    "action",
+    "subject",
+    "key_hash",
+    "payload_hash",
+    "version_before",
+    "version_after",
+    "fence",
+    "actor",
+    "request_id",
+    "correlation_id",
+    "detail",
+];
+
+/// How entries are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// A JSON array, or a page of it.
+    Json,
+    /// A JSON object per line.
+    Ndjson,
+    /// RFC 4180, with a header.
+    Csv,
+}
+
+impl Format {
+    /// What stands before the first entry.
+    pub(crate) fn head(self) -> String {
+        match self {
+            Self::Json => "[".into(),
+            Self::Ndjson => String::new(),
+            Self::Csv => COLUMNS.join(",") + "\r\n",
+        }
+    }
+
+    /// An entry, as [`entry_json`] gives it; `first` when none was written before.
+    pub(crate) fn line(self, entry: &Value, first: bool) -> String {
+        match self {
+            Self::Json => format!("{}\n{entry}", if first { "" } else { "," }),
+            Self::Ndjson => format!("{entry}\n"),
+            Self::Csv => {
+                let cells: Vec<String> = COLUMNS.iter().map(|name| cell(&entry[name])).collect();
+                cells.join(",") + "\r\n"
+            }
+        }
+    }
+
+    /// What stands behind the last entry.
+    pub(crate) fn end(self) -> &'static str {
+        match self {
+            Self::Json => "\n]\n",
+            Self::Ndjson | Self::Csv => "",
+        }
+    }
+}
+
+/// An entry for programs.
+pub(crate) fn entry_json(audited: &Audited) -> Value {
+    let entry = &audited.entry;
+    let tenant = unescape(&entry.tenant);
+    json!({
+        "id": audited.id,
+        "at": rfc3339(audited.at),
+        "tenant": tenant.as_deref().unwrap_or(&entry.tenant),
+        "action": &*entry.action,
+        "subject": entry.subject.as_deref(),
+        "key_hash": entry.key_hash.as_deref(),
+        "payload_hash": entry.payload_hash.as_deref(),
+        "version_before": entry.version_before,
+        "version_after": entry.version_after,
+        "fence": entry.fence,
+        "actor": entry.trace.actor.as_deref(),
+        "request_id": entry.trace.request_id.as_deref(),
+        "correlation_id": entry.trace.correlation_id.as_deref(),
+        "detail": entry.detail.as_deref(),
+    })
+}
+
+/// A value as RFC 4180 wants it, and as no spreadsheet runs it.
+fn cell(value: &Value) -> String {
+    let text = match value {
+        Value::Null => return String::new(),
+        Value::String(text) if text.starts_with(['=', '+', '-', '@', '\t', '\r']) => {
+            format!("'{text}")
+        }
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    if text.contains([',', '"', '\r', '\n']) {
+        return format!("\"{}\"", text.replace('"', "\"\""));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_quoted_where_they_must_be() {
+        assert_eq!(cell(&json!(null)), "");
+        assert_eq!(cell(&json!(7)), "7");
+        assert_eq!(cell(&json!("plain")), "plain");
+        assert_eq!(cell(&json!("a,\"b\"\n")), "\"a,\"\"b\"\"\n\"");
+    }
+
+    #[test]
+    fn abuse_no_cell_is_a_formula() {
+        for text in ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "=HYPERLINK(\"x\",\"y\")"] {
+            let cell = cell(&json!(text));
+            assert!(cell.starts_with('\'') || cell.starts_with("\"'"), "{cell}");
+        }
+        assert_eq!(cell(&json!("a=1")), "a=1");
+    }
+
+    #[test]
+    fn the_columns_are_the_members_of_an_entry() {
+        let entry = onceward_core::audit::Entry::new("acme", "request.done");
+        let audited = Audited { id: 1, at: onceward_core::stamp::At(0), entry };
+        let value = entry_json(&audited);
+        let members: Vec<&String> = value.as_object().unwrap().keys().collect();
+        assert_eq!(members.len(), COLUMNS.len());
+        assert!(members.iter().all(|member| COLUMNS.contains(&member.as_str())), "{members:?}");
+    }
+
+    #[test]
+    fn every_format_of_no_and_of_two_entries_is_whole() {
+        let entry = json!({ "id": 1 });
+        let written = |format: Format, count: usize| {
+            let lines: String = (0..count).map(|n| format.line(&entry, n == 0)).collect();
+            format.head() + &lines + format.end()
+        };
+        for count in 0..3 {
+            let array: Value = serde_json::from_str(&written(Format::Json, count)).unwrap();
+            assert_eq!(array.as_array().unwrap().len(), count);
+            assert_eq!(written(Format::Ndjson, count).lines().count(), count);
+            assert_eq!(written(Format::Csv, count).lines().count(), count + 1);
+        }
+    }
+}
