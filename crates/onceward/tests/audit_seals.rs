@@ -218,9 +218,12 @@ async fn entries_are_sealed_and_verified_in_sqlite() {
     forged_and_removed_seals_are_found(&SqliteHarness::default()).await;
 }
 
+/// A statement, and what is wrong after it.
+type Edit = (&'static str, &'static [(&'static str, u64, Wrong)]);
+
 /// An edit of rows, and what the verifier must say first: tenant, entry, what is wrong. Entries 1
 /// to 8 are acme's, 9 to 12 beta's, 13 is acme's again, all sealed; 14 is acme's and is not.
-const EDITS: &[(&str, &[(&str, u64, Wrong)])] = &[
+const EDITS: &[Edit] = &[
     ("UPDATE audit SET action = 'x' WHERE id = 5", &[("acme", 5, Wrong::Changed)]),
     ("UPDATE audit SET actor = 'eve' WHERE id = 1", &[("acme", 1, Wrong::Changed)]),
     ("UPDATE audit SET detail = '' WHERE id = 8", &[("acme", 8, Wrong::Changed)]),

@@ -248,3 +248,91 @@ async fn a_record_is_seen_at_every_moment_while_its_name_moves_or_it_is_replaced
 async fn find_one(store: &SqliteStore, key: Key) {
     assert!(find(store, &key).await.unwrap().is_some(), "{key} is there");
 }
+
+/// A random number below a bound, from a seed that goes on.
+fn below(seed: &mut u64, bound: u32) -> u32 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    u32::try_from((*seed >> 33) % u64::from(bound)).unwrap()
+}
+
+/// Batches in no order: first claims, claims of what is there, deletions, keys that are deleted and
+/// claimed in one commit, and batches that come again.
+fn random_group(seed: &mut u64, claimed: &mut u32, sent: &mut Vec<Arc<Batch>>) -> Vec<Arc<Batch>> {
+    let mut group = Vec::new();
+    for _ in 0..GROUP / 2 + below(seed, GROUP / 2) {
+        let number = below(seed, *claimed);
+        match below(seed, 8) {
+            0..5 => {
+                group.push(claim(&scattered(*claimed)));
+                *claimed += 1;
+            }
+            5 if below(seed, 2) == 0 => group.push(claim(&scattered(number))),
+            5 => group.push(delete(number)),
+            6 if below(seed, 2) == 0 => group.extend([delete(number), claim(&scattered(number))]),
+            6 => group.extend([delete(number), claim(&scattered(number)), delete(number)]),
+            _ if !sent.is_empty() => {
+                let again = below(seed, u32::try_from(sent.len()).unwrap());
+                group.push(sent[again as usize].clone());
+            }
+            _ => {}
+        }
+    }
+    sent.extend(group.iter().step_by(5).cloned());
+    group
+}
+
+/// Compares this many keys all over: what both say of them now.
+async fn compare_random(
+    (store, memory): (&SqliteStore, &MemoryStore),
+    seed: &mut u64,
+    (count, claimed): (u32, u32),
+) {
+    let read = |number| Read::Record { key: scattered(number), payload: false };
+    let reads: Vec<_> = (0..count).map(|_| read(below(seed, claimed + 10))).collect();
+    let expected = facts(&memory.load(reads.clone()).await.unwrap());
+    assert_eq!(facts(&store.load(reads).await.unwrap()), expected);
+}
+
+#[tokio::test]
+async fn i17_random_lives_of_keys_are_what_the_oracle_says() {
+    let mut seed = 1;
+    let folder = Folder::new("names-random");
+    let mut store = open(&folder);
+    let (memory, _) = MemoryStore::manual(NOW);
+    let look = SqliteStore::open_read_only(folder.database()).unwrap();
+    let mut claimed = 0;
+    // Nearly as many as begin to move.
+    while claimed < 32_000 {
+        let group = (claimed..claimed + GROUP).map(|number| claim(&scattered(number)));
+        commit(&store, &memory, group.collect()).await;
+        claimed += GROUP;
+    }
+    let mut sent = Vec::new();
+    let (mut moved, mut reopened) = (false, false);
+    for turn in 0..TURNS_MAX {
+        let group = random_group(&mut seed, &mut claimed, &mut sent);
+        commit(&store, &memory, group).await;
+        let (names, all) = if turn % 8 == 0 { indexed(&folder) } else { (0, 0) };
+        // Names that were on their way begin anew: once, or they would never arrive.
+        if names > 0 && !reopened {
+            store.close().await.unwrap();
+            store = open(&folder);
+            reopened = true;
+        }
+        if turn % 4 == 0 {
+            // Who looks from outside has no memory of young names, and looks through all of them.
+            let from_outside = below(&mut seed, 3) == 0;
+            let (reader, count) = if from_outside { (&look, 4) } else { (&store, 300) };
+            compare_random((reader, &memory), &mut seed, (count, claimed)).await;
+        }
+        moved |= all > 0;
+        if moved && below(&mut seed, 8) == 0 {
+            break;
+        }
+    }
+    assert!(moved && reopened, "names do not move");
+    // Some that nobody has claimed yet, too.
+    let keys = Keys { claimed, deleted: (claimed..claimed + 3).collect() };
+    compare(&store, &memory, &keys).await;
+    compare(&look, &memory, &keys).await;
+}

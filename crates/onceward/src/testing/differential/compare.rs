@@ -183,6 +183,10 @@ impl Stamps {
     ) -> Result<usize, Differs> {
         let (store, oracle) = match (store, oracle) {
             (Ok(store), Ok(oracle)) => (store, oracle),
+            // A store may be without these lists; conformance sees to it that it says so.
+            (Err(StoreError::Unsupported { .. }), _) if matches!(what, List::Settled { .. }) => {
+                return Ok(0);
+            }
             (store, oracle) => return Err(Differs::new("a list failed", &store, &oracle)),
         };
         let ends_empty = matches!(what, List::Settled { .. });

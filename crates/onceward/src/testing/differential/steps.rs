@@ -281,6 +281,11 @@ impl Universe {
             1 => List::Due { queue: random.pick([SCOPE, "none"]).to_string() },
             2 => List::Due { queue: SCOPE.to_string() },
             3 => List::Sweepable,
+            // All of it, which says most, and is walked seldom.
+            5 if random.chance(20) => {
+                let tenant = random.chance(500).then_some(tenant);
+                return Step::List(List::Settled { tenant }, 1_000);
+            }
             4 => {
                 let prefix = random.pick(["", "doc", "doc:", "doc%", "doc%3Ax:1", "DOC"]);
                 List::Marks { tenant, prefix: prefix.to_string() }
