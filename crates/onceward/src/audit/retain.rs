@@ -31,7 +31,7 @@ impl Sealer {
     /// after each segment.
     ///
     /// # Errors
-    /// When the store gives no answer; what was dropped until then stays dropped, behind its anchor.
+    /// When the store gives no answer; what was dropped until then stays dropped behind its anchor.
     pub async fn retain(
         &self,
         keep_ms: u64,

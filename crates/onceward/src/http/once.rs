@@ -102,7 +102,7 @@ impl OneCommit<'_> {
                         // The handler does not look at what is there: its guard is its answer.
                         return self.refused(&head, &refused).await;
                     }
-                    // Those who lost go one after the other, never waiting for two subjects at once.
+                    // Those who lost take turns, and never wait for two subjects at once.
                     drop(turn);
                     turn = self.door.engine.turn_at(&refused.subject).await;
                     before = Some(refused);

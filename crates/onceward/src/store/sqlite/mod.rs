@@ -11,8 +11,6 @@ mod failure;
 mod list;
 mod migrate;
 mod open;
-#[cfg(test)]
-mod power_tests;
 mod reader;
 mod rows;
 mod sql;

@@ -201,3 +201,6 @@ impl std::fmt::Debug for Held {
         f.debug_struct("Held").field("producers", &self.producers).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ use onceward_core::fingerprint::fingerprint_bytes;
 use onceward_core::key::{Key, Kind};
 use onceward_core::stamp::Token;
 
-use super::{SqliteDurability, SqliteOptions, SqliteStore, StoreClock};
+use super::super::{SqliteDurability, SqliteOptions, SqliteStore, StoreClock};
 use crate::store::{Fact, Read, Store};
 
 const WRITERS: u64 = 8;
@@ -147,7 +147,7 @@ async fn lost(folder: &Folder, told: &[(u64, u64)], log: &[u8]) -> Vec<u64> {
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {
-    super::open::beside(path, suffix)
+    super::super::open::beside(path, suffix)
 }
 
 /// Runs the work and answers what a power loss would have taken back.
