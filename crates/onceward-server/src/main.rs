@@ -17,6 +17,7 @@ mod identity;
 mod logs;
 mod metrics;
 mod open;
+mod open_files;
 mod output;
 mod remote;
 mod times;
@@ -58,6 +59,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Failure> {
         Command::Openapi => commands::generate::openapi(out),
         Command::Config(command) => commands::config::run(command, &cli.common, out),
         command => {
+            open_files::raise();
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .enable_all()
                 .build()

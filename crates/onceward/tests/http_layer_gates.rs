@@ -248,6 +248,27 @@ async fn too_many_at_once_are_shed_and_replays_are_not() {
 }
 
 #[tokio::test]
+async fn bodies_that_would_take_too_much_memory_together_are_shed() {
+    let engine = engine();
+    let limits = DoorLimits { body_bytes_max: 64 << 10, ..DoorLimits::default() };
+    let door = door(&engine, Routes::every(Policy::default()).unwrap());
+    let place = behind(engine, door.with_limits(limits));
+    let large = format!("\"{}\"", "x".repeat(40 << 10));
+    let running = {
+        let (place, large) = (place.clone(), large.clone());
+        tokio::spawn(async move { place.post("/slow", "s", &large).await })
+    };
+    place.upstream.started.notified().await;
+    let shed = place.post("/payments", "new", &large).await;
+    assert_eq!(shed.refused(), (503, "overload.shed".into()));
+    assert_eq!(place.post("/payments", "small", "{}").await.status, 201);
+    assert_eq!(place.records().await, 2, "nothing is recorded of what is shed");
+    place.upstream.go_on.notify_one();
+    assert_eq!(running.await.unwrap().status, 200);
+    assert_eq!(place.post("/payments", "new", &large).await.status, 201);
+}
+
+#[tokio::test]
 async fn b06_each_route_may_ask_somebody_else() {
     let refuse = Authorize::new(|head, caller| {
         let told = format!("{} {} {}", head.method, head.uri.path(), caller.tenant.len());

@@ -2,7 +2,8 @@
 //!
 //! `/healthz` says how the process is and is 200 as long as it can say so. `/readyz` says whether
 //! to send work here: it reads from the store, within a short time, and is 503 when that fails or
-//! the server drains.
+//! the server drains. When the latest commit failed it writes too: a store that can only be read
+//! (a full disk) takes no work, and nothing else would find out that it is well again.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -77,6 +78,9 @@ pub(crate) struct HealthAnswer {
     store: &'static str,
     /// `up` or `down`, as of this request.
     store_status: &'static str,
+    /// Why the store is down; absent while it is up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store_error: Option<String>,
     /// What survives a power loss: `full`, `weak (…)` or `none (memory)`.
     durability: String,
     /// Settings that are weaker than people expect.
@@ -139,7 +143,8 @@ pub(crate) async fn metrics(
 
 async fn look(state: &AdminState) -> HealthAnswer {
     let capabilities = state.engine().capabilities();
-    let up = answers(state).await;
+    let down = trouble(state).await;
+    let up = down.is_none();
     let mut warnings = state.health().warnings();
     match &capabilities.durability {
         Durability::Full => {}
@@ -153,25 +158,34 @@ async fn look(state: &AdminState) -> HealthAnswer {
         },
         store: capabilities.name,
         store_status: if up { "up" } else { "down" },
+        store_error: down,
         durability: capabilities.durability.to_string(),
         warnings,
         version: env!("CARGO_PKG_VERSION"),
     }
 }
 
-/// A read of something that may or may not be there: what counts is that the store answers.
-async fn answers(state: &AdminState) -> bool {
-    let Ok(subject) = Subject::new(STORE_TENANT, "onceward.health", "probe") else { return false };
-    let read = tokio::time::timeout(STORE_WITHIN, state.engine().mark(&subject)).await;
-    match read {
-        Ok(Ok(_)) => true,
-        Ok(Err(error)) => {
-            state.metrics().store_failed(error.code());
-            false
+/// Why the store does not take work; none when it does.
+async fn trouble(state: &AdminState) -> Option<String> {
+    let looked = tokio::time::timeout(STORE_WITHIN, async {
+        let subject = Subject::new(STORE_TENANT, "onceward.health", "probe")?;
+        // It may or may not be there: what counts is that the store answers.
+        state.engine().mark(&subject).await?;
+        match state.engine().trouble() {
+            None => Ok(()),
+            Some(_) => state.engine().writes().await,
         }
+    });
+    let failed = |code: &'static str, why: String| {
+        state.metrics().store_failed(code);
+        Some(why)
+    };
+    match looked.await {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => failed(error.code(), error.to_string()),
         Err(_) => {
-            state.metrics().store_failed("store.timeout");
-            false
+            let late = format!("no answer within {} s", STORE_WITHIN.as_secs());
+            failed("store.timeout", state.engine().trouble().unwrap_or(late))
         }
     }
 }

@@ -37,6 +37,11 @@ pub(crate) fn memory_mb() -> [Option<u64>; 3] {
     ["VmRSS:", "RssAnon:", "VmHWM:"].map(of)
 }
 
+/// What another process holds in memory that is not mapped files, in KB.
+pub(crate) fn own_kb(pid: u32) -> Option<u64> {
+    field_kb(&format!("/proc/{pid}/status"), "RssAnon:")
+}
+
 fn field_kb(file: &str, name: &str) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -27,12 +27,11 @@ use crate::identity::{self, Secret, Signs};
 use crate::logs;
 use crate::metrics::Metrics;
 use crate::open::{Access, StoreUrl};
+use crate::open_files;
 use crate::output::Out;
 
 /// How long whoever gives permission may take.
 const PERMISSION_WITHIN: Duration = Duration::from_secs(5);
-/// How often health looks for signs that identity is set up badly.
-const SIGNS_EVERY: Duration = Duration::from_secs(1);
 
 /// Serves until told to stop.
 pub(crate) async fn serve(common: &Common, args: &Serve, out: &Out) -> Result<(), Failure> {
@@ -84,6 +83,13 @@ impl Server<'_> {
         let door = config.door(engine.clone(), identity, settings.routes.clone(), &secret);
         let door = Arc::new(door);
         let health = Arc::new(Health::default());
+        if let Some(allowed) = open_files::too_few_for(config.limits.connections) {
+            health.warn(format!(
+                "only {allowed} files may be open: too few for [limits] connections = {}; raise \
+                 `ulimit -n` or lower it",
+                config.limits.connections
+            ));
+        }
         let metrics = Arc::new(Metrics::new(engine.capabilities().name, false));
         let admin = |address: &str| {
             let principals = self.principals(address, admin_token)?;
@@ -124,7 +130,7 @@ impl Server<'_> {
             self.out.note(&format!("the operator's token for this run: {token}"));
         }
         let mut principals = vec![operator];
-        for principal in &self.config.principals {
+        for principal in self.config.principals.iter().filter(|known| known.control) {
             let reach = Reach::Tenant(principal.tenant.clone());
             let known = Principal::hashed(&principal.caller, reach, &principal.token_sha256);
             principals.push(known.map_err(failed)?);
@@ -170,9 +176,7 @@ async fn sweep(engine: Engine, every: Duration) {
 
 /// Shows in health that static credentials were expected and a token of short life came.
 async fn look_for_signs(signs: Arc<Signs>, health: Arc<Health>) {
-    while !signs.jwt_seen() {
-        tokio::time::sleep(SIGNS_EVERY).await;
-    }
+    signs.jwt_comes().await;
     health.warn(
         "a JWT came as credential: a refreshed token is a new caller; use [identity] source = \
          \"jwt\", or strict = true to refuse it",

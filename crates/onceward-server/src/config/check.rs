@@ -184,6 +184,9 @@ fn limits(limits: &Limits, reading: &mut Reading) {
             reading.breaks(&format!("limits.{name}"), format!("{value}: 1 to 10,000,000"));
         }
     }
+    if limits.body_bytes.0 < 1 << 20 {
+        reading.breaks("limits.body_bytes", "at least \"1MiB\"");
+    }
     let least = 1 << 10;
     if limits.header_bytes.0 < least || limits.header_bytes.0 > 1 << 20 {
         reading.breaks("limits.header_bytes", "\"1KiB\" to \"1MiB\"");

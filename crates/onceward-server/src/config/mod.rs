@@ -159,6 +159,7 @@ impl Config {
     pub(crate) fn door_limits(&self) -> DoorLimits {
         DoorLimits {
             in_flight_max: self.limits.in_flight as usize,
+            body_bytes_max: self.limits.body_bytes.0,
             rate_callers_max: self.limits.rate_limit_callers as usize,
             shadow_keys_max: self.limits.shadow_keys as usize,
         }

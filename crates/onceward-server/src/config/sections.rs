@@ -150,6 +150,9 @@ section! {
         /// Protected requests at once, those that wait included; more get 503 `overload.shed`,
         /// replays excepted.
         in_flight: u32 = 100_000;
+        /// Bytes of protected requests' bodies that are held in memory, all together; more get 503
+        /// `overload.shed`. Bodies up to 16 KiB are not counted.
+        body_bytes: Size = Size(256 << 20);
         /// Connections at a time; more wait in the kernel.
         connections: u32 = 16_384;
         /// The head of a request.
@@ -188,8 +191,8 @@ section! {
 }
 
 section! {
-    /// A token of the file's own, for `source = "principals"`. Only its hash is written here:
-    /// `printf %s TOKEN | sha256sum`.
+    /// A token of the file's own, for `source = "principals"` and for the control API. Only its
+    /// hash is written here: `printf %s TOKEN | sha256sum`.
     Principal {
         /// The SHA-256 of the token, in 64 hexadecimal digits.
         token_sha256: String = String::new(),
@@ -198,6 +201,9 @@ section! {
         tenant: String = String::new(), like "\"acme\"";
         /// The caller that it stands for.
         caller: String = String::new(), like "\"alice\"";
+        /// Whether the token opens the control API too. There it stands for the whole tenant: its
+        /// records, jobs and audit entries, those of other callers included.
+        control: bool = true;
     }
 }
 

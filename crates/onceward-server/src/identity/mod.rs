@@ -18,6 +18,7 @@ use http::header::AUTHORIZATION;
 use http::request::Parts;
 use onceward::http::{Caller, Identity, looks_like_jwt};
 use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
 
 pub(crate) use self::jwt::Jwt;
 pub(crate) use self::secret::Secret;
@@ -32,16 +33,19 @@ pub(crate) const RESERVED_TENANT: &str = onceward::engine::STORE_TENANT;
 #[derive(Debug, Default)]
 pub(crate) struct Signs {
     jwt_seen: AtomicBool,
+    jwt_came: Notify,
 }
 
 impl Signs {
-    /// Whether a JWT came where static credentials are expected: a refreshed token is a new caller.
-    pub(crate) fn jwt_seen(&self) -> bool {
-        self.jwt_seen.load(Ordering::Relaxed)
+    /// Resolves once a JWT came where static credentials are expected: a refreshed token is a new
+    /// caller. For one who waits.
+    pub(crate) async fn jwt_comes(&self) {
+        self.jwt_came.notified().await;
     }
 
     fn see_jwt(&self) {
-        if !self.jwt_seen.swap(true, Ordering::Relaxed) {
+        if !self.jwt_seen.load(Ordering::Relaxed) && !self.jwt_seen.swap(true, Ordering::Relaxed) {
+            self.jwt_came.notify_one();
             tracing::warn!(
                 "a JWT came as credential: a refreshed token would be a new caller and its retries \
                  would run again; use [identity] source = \"jwt\", or strict = true to refuse it"

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use http::Request;
 use onceward::engine::Engine;
 use onceward::store::memory::MemoryStore;
@@ -334,18 +335,20 @@ fn principals_are_found_by_the_hash_of_their_token() {
     assert_eq!(identity.identify(&head(&[])), None);
 }
 
-#[test]
-fn i30_a_jwt_as_static_credential_is_noticed_once_and_refused_under_strict() {
+#[tokio::test]
+async fn i30_a_jwt_as_static_credential_is_noticed_once_and_refused_under_strict() {
     let token = Signer::ed().token("k", &claims());
     let jwt = head(&[("authorization", &format!("Bearer {token}"))]);
     let (lenient, signs) = identity("");
     assert!(lenient.identify(&head(&[("authorization", "Bearer sk_1")])).is_some());
-    assert!(!signs.jwt_seen());
+    assert!(signs.jwt_comes().now_or_never().is_none());
     assert!(lenient.identify(&jwt).is_some());
-    assert!(signs.jwt_seen());
+    assert!(lenient.identify(&jwt).is_some());
+    assert!(signs.jwt_comes().now_or_never().is_some());
+    assert!(signs.jwt_comes().now_or_never().is_none(), "said once");
     let (strict, signs) = identity("[identity]\nstrict = true");
     assert_eq!(strict.identify(&jwt), None);
-    assert!(signs.jwt_seen());
+    assert!(signs.jwt_comes().now_or_never().is_some());
 }
 
 #[test]

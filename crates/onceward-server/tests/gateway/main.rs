@@ -11,10 +11,12 @@
     reason = "a test's helpers may fail the test"
 )]
 
+mod by_hand;
 mod cases;
 mod client;
 mod crash;
 mod examples;
+mod full_disk;
 mod process;
 mod suite;
 mod target;

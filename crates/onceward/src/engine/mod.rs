@@ -18,6 +18,7 @@ mod queues;
 mod scheduler;
 mod sight;
 mod sweep;
+mod trouble;
 mod turns;
 mod wait;
 

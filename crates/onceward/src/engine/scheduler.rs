@@ -21,6 +21,7 @@ use onceward_core::zoo::{Bug, planted};
 use tokio::sync::{Notify, oneshot};
 
 use super::later;
+use super::trouble::Trouble;
 use super::wait::Waiters;
 use crate::store::{Store, StoreError};
 
@@ -44,6 +45,7 @@ struct Shared {
     wake: Notify,
     idle: Notify,
     hasher: RandomState,
+    trouble: Trouble,
     group_max: usize,
     waiting_max: usize,
     contended_for: Duration,
@@ -85,6 +87,7 @@ impl Scheduler {
             wake: Notify::new(),
             idle: Notify::new(),
             hasher: RandomState::new(),
+            trouble: Trouble::default(),
             group_max: capabilities.group_max.max(1),
             waiting_max,
             contended_for,
@@ -114,6 +117,11 @@ impl Scheduler {
             pending.heard = true;
             answer.unwrap_or_else(|_| Err(StoreError::Unknown("the commit lane ended".into())))
         }
+    }
+
+    /// How the latest commit ended.
+    pub(super) fn trouble(&self) -> &Trouble {
+        &self.shared.trouble
     }
 
     /// Takes no further batches; those that wait are still committed.
@@ -384,6 +392,7 @@ impl Lane {
                 Err(StoreError::Unknown("the store panicked while it committed".into()))
             });
             shared.finished(&group);
+            shared.trouble.note(&result);
             let mut answers = match result {
                 Ok(committed) => committed.answers.into_iter().map(Ok).collect(),
                 Err(error) => vec![Err(error); group.len()],

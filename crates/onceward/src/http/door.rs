@@ -383,14 +383,15 @@ pub(super) enum Lost {
 
 /// Reads a stored response.
 pub(super) fn decode(outcome: &[u8]) -> Result<StoredResponse, Refusal> {
-    StoredResponse::decode(outcome).map_err(|error| Refusal::new(Code::Damaged, error.to_string()))
+    StoredResponse::from_outcome(outcome)
+        .map_err(|error| Refusal::new(Code::Damaged, error.to_string()))
 }
 
 /// A replayed response, as far as it is the same in every dialect.
 pub(super) fn replayed(stored: StoredResponse) -> Result<Response<Bytes>, Refusal> {
     let Some(body) = stored.body else {
-        let detail =
-            "the request was done; its response was too large to be stored and was sent once";
+        let detail = "the request was done; its response was not stored, because it was too large, \
+                      was streamed, or is not known";
         return Err(Refusal::new(Code::ResponseNotStored, detail));
     };
     let mut response = Response::new(body);

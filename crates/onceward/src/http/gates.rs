@@ -14,6 +14,7 @@ use super::identity::Caller;
 use super::policy::Policy;
 use super::rate::{Limiter, RateLimit};
 use super::refusal::{Code, Refusal};
+use super::room::{Room, Share};
 use super::route::Routes;
 
 /// Bounds of a door.
@@ -21,6 +22,8 @@ use super::route::Routes;
 pub struct DoorLimits {
     /// Protected requests at once, those that wait included. Default: 100,000.
     pub in_flight_max: usize,
+    /// Bytes of protected requests that are held in memory, all together. Default: 256 MiB.
+    pub body_bytes_max: u64,
     /// Callers that one rate limit remembers. Default: 100,000.
     pub rate_callers_max: usize,
     /// Keys that shadow mode remembers. Default: 100,000.
@@ -29,7 +32,12 @@ pub struct DoorLimits {
 
 impl Default for DoorLimits {
     fn default() -> Self {
-        Self { in_flight_max: 100_000, rate_callers_max: 100_000, shadow_keys_max: 100_000 }
+        Self {
+            in_flight_max: 100_000,
+            body_bytes_max: 256 << 20,
+            rate_callers_max: 100_000,
+            shadow_keys_max: 100_000,
+        }
     }
 }
 
@@ -40,6 +48,7 @@ pub(super) struct Gates {
     /// The limit over all routes together.
     limiter: Option<Limiter>,
     in_flight: Arc<Semaphore>,
+    room: Arc<Room>,
     since: Instant,
 }
 
@@ -61,8 +70,14 @@ impl Gates {
             unwritten: gate(routes.unwritten()),
             limiter: None,
             in_flight: Arc::new(Semaphore::new(limits.in_flight_max.min(Semaphore::MAX_PERMITS))),
+            room: Room::new(limits.body_bytes_max),
             since: Instant::now(),
         }
+    }
+
+    /// A share of the room for bodies, with nothing in it yet.
+    pub(super) fn share(&self) -> Share {
+        Share::of(&self.room)
     }
 
     /// With a limit over all routes together.

@@ -35,6 +35,7 @@ use super::names;
 use super::once::OneCommit;
 use super::policy::{Commits, MissingKey, Mode, Policy};
 use super::refusal::{Code, Refusal};
+use super::room::{Counted, Full, Share};
 use super::route::Place;
 use super::run::{Run, ServiceError};
 use super::served::Served;
@@ -185,7 +186,7 @@ where
     let caller = door.identify(&mut head).ok_or_else(|| {
         Refusal::new(Code::AuthRequired, "a claim needs to know who makes it: send credentials")
     })?;
-    let body = whole_body(&head, body, policy).await?;
+    let body = whole_body(&head, body, policy, door.gates.share()).await?;
     served.tenant = Some(caller.tenant.clone());
     let key = key?;
     if let (Brought::Key(key), false) = (&key, unkeyed) {
@@ -234,20 +235,29 @@ where
 }
 
 /// The body of a request, within its bound.
-async fn whole_body<B>(head: &Parts, body: B, policy: &Policy) -> Result<Bytes, Refusal>
+async fn whole_body<B>(
+    head: &Parts,
+    body: B,
+    policy: &Policy,
+    mut share: Share,
+) -> Result<Bytes, Refusal>
 where
     B: HttpBody<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
+    let body = Counted { body, share: &mut share };
     match buffer(body, policy.max_request_bytes).await {
-        Buffered::Whole(body) => Ok(body),
+        Buffered::Whole(body) => Ok(share.hold(body)),
         Buffered::TooLarge(_, rest) => {
             // A client that is still sending would not hear us; one that asked first waits.
             if !head.headers.contains_key(EXPECT) {
-                discard(rest).await;
+                discard(rest.body).await;
             }
             let detail = format!("at most {} bytes", policy.max_request_bytes);
             Err(Refusal::new(Code::BodyTooLarge, detail))
+        }
+        Buffered::Broken(error) if error.is::<Full>() => {
+            Err(Refusal::new(Code::Shed, format!("{error}; retry with the same key")))
         }
         Buffered::Broken(error) => {
             Err(Refusal::new(Code::BadRequest, format!("the body broke off: {error}")))

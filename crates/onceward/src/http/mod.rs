@@ -32,6 +32,7 @@ mod policy;
 mod preconditions;
 mod rate;
 mod refusal;
+mod room;
 mod route;
 mod run;
 mod served;

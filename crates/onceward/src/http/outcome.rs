@@ -2,7 +2,8 @@
 //!
 //! A hand-written format behind a version byte. The decoder checks every header again: a stored
 //! value with a line break in it is damage, not a response. A response that was too large or was
-//! streamed is stored as the fact that it was sent.
+//! streamed is stored as the fact that it was sent. An outcome that a person gave (resolved by hand
+//! as done) is no stored response; what it answers is said here too.
 
 use bytes::Bytes;
 use http::header::{
@@ -12,6 +13,8 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 const VERSION: u8 = 1;
+/// First bytes up to this one are versions; anything above starts an outcome given by hand.
+const BY_HAND_BEFORE: u8 = 8;
 const STORED: u8 = 0;
 const NOT_STORED: u8 = 1;
 
@@ -80,6 +83,36 @@ impl StoredResponse {
         }
         out.extend_from_slice(body);
         out
+    }
+
+    /// What a done record answers: the stored response, or what a person said it was. Text given by
+    /// hand is a 200 with that body; nothing, or `null`, means that the response is not known.
+    ///
+    /// # Errors
+    /// When the bytes are neither.
+    pub fn from_outcome(bytes: &[u8]) -> Result<Self, DamagedResponse> {
+        match bytes.first() {
+            // Versions are control characters, which no text starts with.
+            Some(..=BY_HAND_BEFORE) => Self::decode(bytes),
+            _ => Ok(Self::by_hand(bytes)),
+        }
+    }
+
+    fn by_hand(bytes: &[u8]) -> Self {
+        let status = StatusCode::OK;
+        if bytes.is_empty() || bytes == b"null" {
+            return Self { status, headers: HeaderMap::new(), body: None };
+        }
+        let media_type = if serde_json::from_slice::<serde_json::Value>(bytes).is_ok() {
+            "application/json"
+        } else if std::str::from_utf8(bytes).is_ok() {
+            "text/plain; charset=utf-8"
+        } else {
+            "application/octet-stream"
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+        Self { status, headers, body: Some(Bytes::copy_from_slice(bytes)) }
     }
 
     /// Reads [`StoredResponse::encode`] back.
@@ -170,6 +203,23 @@ mod tests {
         for stored in [response(), StoredResponse { body: None, ..response() }] {
             assert_eq!(StoredResponse::decode(&stored.encode()).unwrap(), stored);
         }
+    }
+
+    #[test]
+    fn what_a_person_gave_is_answered_as_it_is() {
+        for (given, media_type) in [
+            (&b"{\"id\":7}"[..], "application/json"),
+            (b"paid by hand", "text/plain; charset=utf-8"),
+            (b"\xff\x00", "application/octet-stream"),
+        ] {
+            let answer = StoredResponse::from_outcome(given).unwrap();
+            assert_eq!((answer.status, answer.body.as_deref()), (StatusCode::OK, Some(given)));
+            assert_eq!(answer.headers[CONTENT_TYPE], media_type);
+        }
+        for nothing in [&b""[..], b"null"] {
+            assert_eq!(StoredResponse::from_outcome(nothing).unwrap().body, None);
+        }
+        assert_eq!(StoredResponse::from_outcome(&[2, 0, 0]), Err(DamagedResponse));
     }
 
     #[test]

@@ -2,26 +2,27 @@
 //! binary as a process of its own, unprotected, with first executions and with replays.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::CommandFactory;
 use serde_json::{Value, json};
 
+use super::super::machine;
 use super::super::measure::{Cpu, ROUNDS, Series};
 use super::super::report::Report;
 use super::load::{Ask, Load};
 use super::nginx::Nginx;
 use super::server::Server;
-use super::{KNOWN, Latency, Plan, not_executed};
+use super::{KNOWN, Latency, Plan, crowd, not_executed};
 use crate::cli::Cli;
 use crate::failure::Failure;
 
 /// How long a process may take until it accepts connections.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-const READY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Measures the gateway, and nginx when there is one.
 pub(super) async fn measure(
@@ -43,7 +44,11 @@ pub(super) async fn measure(
         report.note("nginx", json!(missing));
     }
     rounds(upstream, &gateway, nginx.as_ref(), plan, report).await?;
-    one_connection(&gateway, latency, plan, report).await
+    one_connection(&gateway, latency, plan, report).await?;
+    drop(gateway);
+    // A fresh one: what the load above left in its memory would hide what a crowd takes.
+    let gateway = Gateway::start(upstream.address(), &folder.join("crowd")).await?;
+    crowd::measure(&gateway, plan, report).await
 }
 
 async fn rounds(
@@ -119,9 +124,9 @@ async fn one_connection(
 }
 
 /// `onceward serve` as a process of its own; it is killed when it is dropped.
-struct Gateway {
+pub(super) struct Gateway {
     child: Child,
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
 }
 
 impl Gateway {
@@ -129,6 +134,7 @@ impl Gateway {
         let failed = |error: &dyn std::fmt::Display| {
             Failure::failed("bench.gateway", format!("`onceward serve` can't be run: {error}"))
         };
+        std::fs::create_dir_all(folder).map_err(|error| failed(&error))?;
         let ready = folder.join("gateway-ready.json");
         let log = folder.join("gateway.log");
         let errors = File::create(&log).map_err(|error| failed(&error))?;
@@ -145,23 +151,28 @@ impl Gateway {
             .arg("--ready-file")
             .arg(&ready)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(errors)
             .spawn()
             .map_err(|error| failed(&error))?;
         let mut gateway = Self { child, address: ([127, 0, 0, 1], 0).into() };
-        let deadline = Instant::now() + READY_WITHIN;
-        loop {
-            if let Some(address) = listens_at(&ready) {
-                gateway.address = address;
-                return Ok(gateway);
-            }
-            let ended = gateway.child.try_wait().map_err(|error| failed(&error))?;
-            if ended.is_some() || Instant::now() > deadline {
-                return Err(failed(&tail(log)));
-            }
-            tokio::time::sleep(READY_PAUSE).await;
+        // It speaks once everything accepts connections, or ends.
+        let said = gateway.child.stdout.take().map(BufReader::new);
+        let first = tokio::task::spawn_blocking(move || {
+            let mut line = String::new();
+            said.map(|mut said| said.read_line(&mut line)).transpose().map(drop)
+        });
+        let spoke = tokio::time::timeout(READY_WITHIN, first).await;
+        match listens_at(&ready) {
+            Some(address) if spoke.is_ok() => gateway.address = address,
+            _ => return Err(failed(&tail(log))),
         }
+        Ok(gateway)
+    }
+
+    /// What the process holds in memory that is not mapped files, in KB.
+    pub(super) fn own_kb(&self) -> Option<u64> {
+        machine::own_kb(self.child.id())
     }
 }
 

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 /// Whose requests they are.
 pub(super) const TENANT: &str = "acme";
 /// What the measured handler answers with.
-const CREATED: u16 = 201;
+pub(super) const CREATED: u16 = 201;
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

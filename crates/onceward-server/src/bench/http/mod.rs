@@ -3,8 +3,10 @@
 //! A bare axum handler, the same behind the layer with two commits, with one and replayed, and the
 //! gateway beside nginx: all on loopback, all with the same 200 bytes of JSON, durable SQLite with
 //! audit. Servers in this process have runtimes of their own; the load comes from one thread.
-//! What is compared alternates in short rounds.
+//! What is compared alternates in short rounds. At the end a crowd of idle connections and one of
+//! slow bodies show what the gateway's memory comes to.
 
+mod crowd;
 mod duplicates;
 mod gateway;
 mod load;

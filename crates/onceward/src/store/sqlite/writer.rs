@@ -1,8 +1,8 @@
 //! The one writer: a thread that owns the writing connection and applies groups to it.
 //!
 //! Rules: a group is one durable transaction, and groups that wait together share one. Errors
-//! before COMMIT did nothing (`NotApplied`); an error of COMMIT itself may or may not have
-//! (`Unknown`: the caller sends the same batches again and their tokens decide). When a batch makes
+//! before COMMIT and full disks did nothing (`NotApplied`); another error of COMMIT may or may not
+//! have (`Unknown`: the caller sends the same batches again and their tokens decide). When a batch makes
 //! the transaction fail, it is rolled back and each batch is applied alone, so that none fails for
 //! its neighbour: the call answers with an error only if none of its batches could be applied, and
 //! otherwise says `Contended` (nothing was written, try again) for those that could not.
@@ -69,9 +69,19 @@ impl Failed {
     fn into_store_error(self) -> StoreError {
         match self {
             Self::ToBegin(failure) | Self::Before(failure) => failure.into_store_error(),
+            Self::AtCommit(error) if could_not_write(&error) => {
+                StoreError::NotApplied(format!("the log can't be written: {error}"))
+            }
             Self::AtCommit(error) => StoreError::Unknown(format!("the commit failed: {error}")),
         }
     }
+}
+
+/// Whether a commit failed because bytes could not be written: the disk is full, for one. The log
+/// counts up to the last whole commit, whose mark is written last, so nothing of this one counts.
+fn could_not_write(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error().map(|error| error.extended_code);
+    matches!(code, Some(rusqlite::ffi::SQLITE_FULL | rusqlite::ffi::SQLITE_IOERR_WRITE))
 }
 
 impl Writer {
