@@ -3,7 +3,9 @@
 
 pub(crate) mod audit;
 pub(crate) mod config;
+pub(crate) mod dead;
 pub(crate) mod generate;
+pub(crate) mod jobs;
 pub(crate) mod keys;
 mod migrate;
 mod serve;
@@ -58,11 +60,14 @@ async fn directly(command: &Command, url: &StoreUrl, out: &Out) -> Result<(), Fa
         Command::Keys(Keys::Erase { key, yes, actor }) => {
             keys::erase(url, key, *yes, actor, out).await
         }
+        Command::Jobs(command) => jobs::run(command, url, out).await,
+        Command::Dead(command) => dead::run(command, url, out).await,
         Command::Audit(Audit::List(args)) => audit::list(url, args, out).await,
         Command::Sweep => sweep::sweep(url, out).await,
         Command::Migrate => migrate::migrate(url, out).await,
         Command::Bench(Bench::Store(args)) => bench::store(url, args, out).await,
         Command::Bench(Bench::Http(args)) => bench::http(url, args, out).await,
+        Command::Bench(Bench::Jobs(args)) => bench::jobs(url, args, out).await,
         // These need no store and are run before one is looked for.
         Command::Serve(_)
         | Command::Config(_)

@@ -15,6 +15,7 @@ mod cases;
 mod client;
 mod crash;
 mod examples;
+mod frozen;
 mod process;
 mod suite;
 mod target;
