@@ -1,8 +1,9 @@
 //! The crash table: a worker's process killed and frozen at every boundary, effects counted.
 //!
 //! This program is both sides: started as a test it runs the harness and compares what is left with
-//! `docs/crash-table.md`; started with `crash-child FOLDER BOUNDARY` it is the process that is hit.
-//! `cargo test -p onceward --all-features --test crash_table -- --write` writes the page anew.
+//! `docs/crash-table.md`; told a folder and a boundary by its environment, it is the process that
+//! is hit. `ONCEWARD_TEST_WRITE=1 cargo test -p onceward --all-features --test crash_table` writes
+//! the page anew.
 //! The ledger is a plain append, in a document and in a file: nothing hides a duplicate.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test talks")]
 
@@ -32,8 +33,8 @@ A transactional effect is there once, always. A foreign effect happens at least 
 process was hit between the effect and its record, it may happen again, and then under a higher
 fence, so that whatever checks fences or accepts the job's effect key refuses or recognises it.
 
-Written by `cargo test -p onceward --all-features --test crash_table -- --write`, and compared with
-a run on every test.
+Written by `ONCEWARD_TEST_WRITE=1 cargo test -p onceward --all-features --test crash_table`, and
+compared with a run on every test.
 
 ";
 
@@ -97,7 +98,9 @@ fn run(boundary: Boundary, blow: Blow) -> Left {
     std::fs::create_dir_all(&folder).unwrap();
     let harness = Harness::new(LEASE, |boundary: &str| {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.arg("crash-child").arg(&folder).arg(boundary);
+        command
+            .env("ONCEWARD_TEST_CRASH_FOLDER", &folder)
+            .env("ONCEWARD_TEST_CRASH_POINT", boundary);
         command
     });
     harness.hit(boundary, blow).unwrap_or_else(|error| panic!("{boundary:?}, {blow:?}: {error}"));
@@ -135,14 +138,9 @@ fn judge(run: &Left) {
 }
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().collect();
-    if let [_, word, folder, boundary] = arguments.as_slice()
-        && word == "crash-child"
-    {
-        return runtime().block_on(child(folder.into(), boundary));
-    }
-    if arguments.iter().any(|argument| argument == "--list") {
-        return println!("i05_i10_effects_after_a_crash_at_every_boundary: test");
+    let told = std::env::var("ONCEWARD_TEST_CRASH_POINT");
+    if let (Ok(boundary), Ok(folder)) = (told, std::env::var("ONCEWARD_TEST_CRASH_FOLDER")) {
+        return runtime().block_on(child(folder.into(), &boundary));
     }
     let cases = Blow::ALL.into_iter().flat_map(|blow| Boundary::ALL.map(|at| (at, blow)));
     // All at once: most of the time is spent waiting for leases.
@@ -155,11 +153,14 @@ fn main() {
     );
     page.extend(runs.iter().map(promised));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/crash-table.md");
-    if arguments.iter().any(|argument| argument == "--write") {
+    if std::env::var("ONCEWARD_TEST_WRITE").is_ok() {
         std::fs::write(&path, page).unwrap();
         return;
     }
     let there = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(there, page, "docs/crash-table.md is stale: run this test with -- --write");
+    assert_eq!(
+        there, page,
+        "docs/crash-table.md is stale: run this test with ONCEWARD_TEST_WRITE=1"
+    );
     println!("test i05_i10_effects_after_a_crash_at_every_boundary ... ok");
 }

@@ -153,7 +153,7 @@ mod tests {
             &onceward_core::decide::Facts::default(),
         );
         let onceward_core::decide::Step::Commit(batch, _) = step else { panic!("not made") };
-        let onceward_core::batch::Write::Put(draft) = &batch.writes[0] else { panic!("no put") };
+        let Write::Put(draft) = &batch.writes[0] else { panic!("no put") };
         draft.record.clone()
     }
 

@@ -1,10 +1,10 @@
 //! The group scheduler: batches that wait together share one durable transaction.
 //!
 //! Whatever waits is the group; there is no timer. No two batches of a group, or of groups under
-//! way at once, touch the same record or mark: the later one waits in `lines`. A batch that met a row held by
-//! someone's open transaction leaves its group and comes again after a while. A grant whose caller
-//! has gone away before it heard of it is released at once. A lane that ends, or a store that
-//! panics, leaves nobody waiting.
+//! way at once, touch the same record or mark: the later one waits in `lines`. A batch that met a
+//! row held by someone's open transaction leaves its group and comes again after a while. A grant
+//! whose caller has gone away before it heard of it is released at once. A lane that ends, or a
+//! store that panics, leaves nobody waiting.
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;

@@ -144,7 +144,7 @@ impl Points {
             if found.is_some_and(|found| found.stored.record.state == State::Done) {
                 break;
             }
-            // Another attempt may be the one that ends it: there is nothing to wait on.
+            // sleeps because another attempt may be the one that ends it: nothing tells
             tokio::time::sleep(LOOK).await;
         }
         worker.drain(Duration::from_secs(60)).await;
@@ -212,7 +212,7 @@ impl<F: Fn(&str) -> Command> Harness<F> {
             }
             Blow::Freeze => {
                 hit.signal("-STOP")?;
-                // The lease must run out while the process stands still: there is no other sign.
+                // sleeps because the lease must run out while the process stands still
                 std::thread::sleep(self.lease + self.lease / 4);
                 hit.input.write_all(b"\n").map_err(failed("tell the child to go on"))?;
                 hit.signal("-CONT")?;
