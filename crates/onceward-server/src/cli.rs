@@ -112,6 +112,12 @@ pub(crate) enum Command {
     /// Lists, shows, resolves and erases records.
     #[command(subcommand, arg_required_else_help = true)]
     Keys(Keys),
+    /// Lists and shows jobs, pauses and resumes queues.
+    #[command(subcommand, arg_required_else_help = true)]
+    Jobs(Jobs),
+    /// Lists, shows, retries and discards dead letters.
+    #[command(subcommand, arg_required_else_help = true)]
+    Dead(Dead),
     /// Searches the audit entries.
     #[command(subcommand, arg_required_else_help = true)]
     Audit(Audit),
@@ -286,6 +292,120 @@ pub(crate) struct Actor {
     pub(crate) actor: Option<String>,
 }
 
+/// Jobs and their queues.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Jobs {
+    /// Lists jobs in the order of their keys.
+    List(JobsList),
+    /// Shows everything that is known of one job.
+    Show {
+        /// The key: `tenant:job:queue:type:resource`, with `%3A` for a colon inside a part.
+        #[arg(value_parser = key)]
+        key: Key,
+    },
+    /// Pauses a queue for every process: it gives no jobs until it is resumed.
+    Pause(QueueArgs),
+    /// Resumes a queue.
+    Resume(QueueArgs),
+}
+
+/// Which jobs to list.
+#[derive(Debug, Args)]
+pub(crate) struct JobsList {
+    /// Only this tenant's. Default: all.
+    #[arg(long, value_name = "TENANT", env = "ONCEWARD_TENANT")]
+    pub(crate) tenant: Option<String>,
+    /// Only of this queue. Default: all.
+    #[arg(long, value_name = "QUEUE", env = "ONCEWARD_QUEUE")]
+    pub(crate) queue: Option<String>,
+    /// Only in this state by the store's clock. Default: all.
+    #[arg(long, value_name = "STATE", env = "ONCEWARD_STATE", value_parser = state)]
+    pub(crate) state: Option<State>,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+}
+
+/// Which queue, and who decides.
+#[derive(Debug, Args)]
+pub(crate) struct QueueArgs {
+    /// The queue.
+    pub(crate) queue: String,
+    #[command(flatten)]
+    pub(crate) actor: Actor,
+}
+
+/// Dead letters: what no attempt is left for.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Dead {
+    /// Lists dead letters in the order of their keys.
+    List(DeadList),
+    /// Shows everything that is known of one dead letter.
+    Show {
+        /// The key: `tenant:kind:scope:id`, with `%3A` for a colon inside a part.
+        #[arg(value_parser = key)]
+        key: Key,
+    },
+    /// Lets a dead letter run again, or all that fit, under the keys that they have.
+    Retry(DeadRetry),
+    /// Drops a dead letter, or all that fit, for good. The audit keeps a note of each.
+    Discard(DeadDiscard),
+}
+
+/// Which dead letters to list.
+#[derive(Debug, Args)]
+pub(crate) struct DeadList {
+    #[command(flatten)]
+    pub(crate) which: DeadWhich,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+}
+
+/// Which dead letters.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DeadWhich {
+    /// Only this tenant's. Default: all.
+    #[arg(long, value_name = "TENANT", env = "ONCEWARD_TENANT")]
+    pub(crate) tenant: Option<String>,
+    /// Only of this queue, endpoint or handler. Default: all.
+    #[arg(long, value_name = "QUEUE", env = "ONCEWARD_QUEUE")]
+    pub(crate) queue: Option<String>,
+}
+
+/// One dead letter, or all that fit.
+#[derive(Debug, Args)]
+pub(crate) struct DeadOnes {
+    /// The key: `tenant:kind:scope:id`, with `%3A` for a colon inside a part.
+    #[arg(value_parser = key, required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) key: Option<Key>,
+    /// All that `--tenant` and `--queue` leave. Default: off.
+    #[arg(long, env = "ONCEWARD_ALL", value_parser = FalseyValueParser::new())]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) which: DeadWhich,
+    #[command(flatten)]
+    pub(crate) actor: Actor,
+}
+
+/// What to retry.
+#[derive(Debug, Args)]
+pub(crate) struct DeadRetry {
+    #[command(flatten)]
+    pub(crate) ones: DeadOnes,
+    /// Also when its subject has moved past it: it runs outside the order. Default: off.
+    #[arg(long, env = "ONCEWARD_FORCE", value_parser = FalseyValueParser::new())]
+    pub(crate) force: bool,
+}
+
+/// What to discard.
+#[derive(Debug, Args)]
+pub(crate) struct DeadDiscard {
+    #[command(flatten)]
+    pub(crate) ones: DeadOnes,
+    /// Does not ask. Default: ask on a terminal, refuse elsewhere.
+    #[arg(long, env = "ONCEWARD_YES", value_parser = FalseyValueParser::new())]
+    pub(crate) yes: bool,
+}
+
 /// What becomes of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ResolveAs {
@@ -367,6 +487,8 @@ pub(crate) enum Bench {
     Store(BenchStore),
     /// The layer and the gateway over HTTP, beside the same handler without them.
     Http(BenchHttp),
+    /// Jobs from enqueue to done, with a handler that does nothing.
+    Jobs(BenchJobs),
 }
 
 /// How to measure a store. SQLite is measured in a temporary folder beside the `--store` path,
@@ -407,6 +529,20 @@ pub(crate) struct BenchHttp {
     #[arg(long, value_name = "N", env = "ONCEWARD_KEYS", default_value_t = 1_000)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) keys: u32,
+}
+
+/// How to measure jobs. SQLite is measured in a temporary folder beside the `--store` path, which
+/// itself is not touched; Postgres under a tenant of its own, erased at the end.
+#[derive(Debug, Args)]
+pub(crate) struct BenchJobs {
+    /// How long each part is measured, in seconds: about that, where jobs are counted.
+    #[arg(long, value_name = "N", env = "ONCEWARD_SECONDS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub(crate) seconds: u32,
+    /// Jobs that wait while the last part is measured; 0 leaves it out.
+    #[arg(long, value_name = "N", env = "ONCEWARD_WAITING", default_value_t = 1_000_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
+    pub(crate) waiting: u64,
 }
 
 /// Whether `--json` was asked for on a command line that could not be parsed.

@@ -4,6 +4,8 @@
 //! store. A token is never shown. What a command means is the server's business; this file asks
 //! and tells.
 
+mod queues;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +30,18 @@ use crate::commands::{by_hand, keys};
 use crate::failure::Failure;
 use crate::output::{Out, hex, plain_line};
 use crate::times::Moment;
+
+/// What people see of a record in a list.
+const RECORD_COLUMNS: [(&str, &str); 8] = [
+    ("KEY", "key"),
+    ("STATE", "state"),
+    ("ATTEMPT", "attempt"),
+    ("FENCE", "fence"),
+    ("CREATED", "created_at"),
+    ("DUE", "due_at"),
+    ("EXPIRES", "expires_at"),
+    ("OWNER", "owner"),
+];
 
 /// How long a server may take; a sweep of a large store takes a while.
 const WITHIN: Duration = Duration::from_secs(600);
@@ -162,7 +176,10 @@ impl Remote {
 
 /// Whether a command can go through a server.
 pub(crate) fn goes_through(command: &Command) -> bool {
-    matches!(command, Command::Keys(_) | Command::Audit(_) | Command::Sweep)
+    matches!(
+        command,
+        Command::Keys(_) | Command::Jobs(_) | Command::Dead(_) | Command::Audit(_) | Command::Sweep
+    )
 }
 
 /// Runs a command through a server.
@@ -184,6 +201,8 @@ pub(crate) async fn run(
             remote.call(Method::DELETE, &path, by(actor).as_deref(), None).await?;
             keys::told(key, "is erased", out)
         }
+        Command::Jobs(command) => queues::jobs(remote, command, out).await,
+        Command::Dead(command) => queues::dead(remote, command, asked, out).await,
         Command::Audit(Audit::List(args)) => audit(remote, args, out).await,
         Command::Audit(Audit::Export(args)) => export(remote, args, out).await,
         Command::Audit(Audit::Verify { tenant }) => {
@@ -215,17 +234,7 @@ async fn list(remote: &Remote, args: &KeysList, out: &Out) -> Result<(), Failure
         ("limit", Some(args.page.limit.to_string())),
     ]);
     let page = remote.call(Method::GET, &format!("/v1/records?{query}"), None, None).await?;
-    let columns = [
-        ("KEY", "key"),
-        ("STATE", "state"),
-        ("ATTEMPT", "attempt"),
-        ("FENCE", "fence"),
-        ("CREATED", "created_at"),
-        ("DUE", "due_at"),
-        ("EXPIRES", "expires_at"),
-        ("OWNER", "owner"),
-    ];
-    print_page(remote, &page, &columns, out)
+    print_page(remote, &page, &RECORD_COLUMNS, out)
 }
 
 /// Writes every entry that fits, page by page.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use http::StatusCode;
-use onceward::engine::{Take, Taken};
+use onceward::engine::{STORE_SPACE_PREFIX, Take, Taken};
 use onceward_core::decide::{Enqueue, NewJob};
 use onceward_core::fingerprint::content_hash16;
 use onceward_core::key::{Key, Kind};
@@ -188,6 +188,11 @@ pub(crate) async fn enqueue(
 }
 
 fn new_job(body: &JobBody, who: &Who, reading: &mut Reading) -> Option<NewJob> {
+    if body.queue.0.starts_with(STORE_SPACE_PREFIX) {
+        reading
+            .wrong("/queue", "is the store's own: queues that start with onceward. are kept by it");
+        return None;
+    }
     let hash;
     let resource = match &body.resource {
         Some(resource) => &resource.0,
@@ -222,6 +227,9 @@ pub(crate) async fn take(
 ) -> Result<Response, Problem> {
     let body: TakeBody = body.parse(None)?;
     let tenant = who.filter(body.tenant.map(|tenant| tenant.0))?;
+    if body.queue.0.starts_with(STORE_SPACE_PREFIX) {
+        return Err(Problem::field("/queue", "is the store's own: its servers take from it"));
+    }
     state.must_grant()?;
     let take = Take {
         queue: body.queue.0,

@@ -3,6 +3,7 @@
 use axum::extract::Query;
 use http::Uri;
 use onceward::store::Cursor;
+use onceward_core::key::Kind;
 use onceward_core::record::State;
 
 use super::fields::{Reading, unknown};
@@ -107,6 +108,21 @@ impl Param for Option<State> {
             reading.wrong(pointer, format!("must be one of {words}"));
         }
         state.map(Some)
+    }
+
+    fn absent() -> Self {
+        None
+    }
+}
+
+impl Param for Option<Kind> {
+    fn read(text: &str, pointer: &str, reading: &mut Reading) -> Option<Self> {
+        let kind = Kind::parse(text);
+        if kind.is_none() {
+            let words = Kind::ALL.map(Kind::as_str).join(", ");
+            reading.wrong(pointer, format!("must be one of {words}"));
+        }
+        kind.map(Some)
     }
 
     fn absent() -> Self {

@@ -106,7 +106,7 @@ pub(crate) async fn renew(
     let permit = held.permit.as_ref().ok_or_else(lost)?;
     let lease_ms = body.lease_ms.0;
     let finish = state.engine().renew(permit, Some(lease_ms)).await?;
-    finished(finish)?;
+    finished(&state, permit, "renew", finish).await?;
     // From before the renewal, so that the holder never believes in more time than it has.
     let lease_until = Some(rfc3339(held.now.plus(lease_ms)));
     Ok(held.answer(&FinishAnswer { state: "running", lease_until }))
@@ -137,7 +137,8 @@ pub(crate) async fn complete(
     let mut completion = Completion::new(outcome);
     completion.retain_ms = body.retain_ms.map(|retain| retain.0);
     let permit = held.permit.as_ref().ok_or_else(lost)?;
-    finished(state.engine().complete(permit, &completion).await?)?;
+    let finish = state.engine().complete(permit, &completion).await?;
+    finished(&state, permit, "complete", finish).await?;
     Ok(held.answer(&FinishAnswer { state: "done", lease_until: None }))
 }
 
@@ -163,9 +164,9 @@ pub(crate) async fn fail(
         (true, None) => Retry::In(next_attempt_ms(permit)),
     };
     let finish = state.engine().fail(permit, &body.error, retry).await?;
-    let state = if finish == Finish::Dead { "dead" } else { "failed" };
-    finished(finish)?;
-    Ok(held.answer(&FinishAnswer { state, lease_until: None }))
+    let is_now = if finish == Finish::Dead { "dead" } else { "failed" };
+    finished(&state, permit, "fail", finish).await?;
+    Ok(held.answer(&FinishAnswer { state: is_now, lease_until: None }))
 }
 
 /// Gives the permit back: nothing was done under it.
@@ -184,7 +185,8 @@ pub(crate) async fn release(
 ) -> Result<Response, Problem> {
     let (held, _) = held(&state, &who, &body, |body: &ReleaseBody| &body.permit).await?;
     let permit = held.permit.as_ref().ok_or_else(lost)?;
-    finished(state.engine().release(permit).await?)?;
+    let finish = state.engine().release(permit).await?;
+    finished(&state, permit, "release", finish).await?;
     Ok(held.answer(&FinishAnswer { state: "released", lease_until: None }))
 }
 
@@ -233,10 +235,21 @@ fn lost() -> Problem {
     Problem::conflict("permit.lost", "The permit is lost", detail)
 }
 
-fn finished(finish: Finish) -> Result<(), Problem> {
+/// What came of a step. A late worker's is recorded in the audit, as well as it can be.
+async fn finished(
+    state: &AdminState,
+    permit: &Permit,
+    step: &str,
+    finish: Finish,
+) -> Result<(), Problem> {
     match finish {
         Finish::Ok | Finish::Dead => Ok(()),
-        Finish::Lost => Err(lost()),
+        Finish::Lost => {
+            if permit.key().kind() == Kind::Job {
+                let _ = state.engine().note_refused(permit, step).await;
+            }
+            Err(lost())
+        }
         Finish::Refused(refusal) => {
             let detail = format!(
                 "the subject is at {}, where the guard refuses ({}); nothing was recorded and the \

@@ -10,7 +10,7 @@ use onceward::engine::STORE_SPACE_PREFIX;
 use onceward::store::{Cursor, Items, List};
 use onceward_core::decide::{Resolution, Resolved};
 use onceward_core::fingerprint::fingerprint_bytes;
-use onceward_core::key::Key;
+use onceward_core::key::{Key, Kind};
 use onceward_core::record::State as RecordState;
 use onceward_core::text::escape;
 use serde::Serialize;
@@ -35,6 +35,9 @@ params! {
     pub(crate) struct RecordsParams {
         /// Only this tenant's. Default: the token's; the operator sees all.
         tenant: Option<String>,
+        /// Only of this kind: request, job, event, append.
+        #[param(value_type = Option<String>)]
+        kind: Option<Kind>,
         /// Only of this scope: endpoint, queue, handler.
         scope: Option<String>,
         /// Only in this state by the store's clock.
@@ -174,6 +177,7 @@ pub(crate) async fn list(
 ) -> Result<Response, Problem> {
     let wanted = Wanted {
         tenant: who.filter(params.tenant)?,
+        kind: params.kind,
         scope: params.scope,
         state: params.state,
         limit: params.limit.or_default(),
@@ -198,6 +202,7 @@ pub(crate) async fn dead(
 ) -> Result<Response, Problem> {
     let wanted = Wanted {
         tenant: who.filter(params.tenant)?,
+        kind: None,
         scope: params.scope,
         state: Some(RecordState::Dead),
         limit: params.limit.or_default(),

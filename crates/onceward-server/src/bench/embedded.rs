@@ -204,7 +204,7 @@ async fn open(path: &Path, seed: u64, plan: &Plan) -> Result<Callers, Failure> {
 }
 
 /// A number of records in a ratio's name: 1k, 1m, 10m.
-fn short(records: u64) -> String {
+pub(crate) fn short(records: u64) -> String {
     match records {
         1_000_000.. if records.is_multiple_of(1_000_000) => format!("{}m", records / 1_000_000),
         1_000.. if records.is_multiple_of(1_000) => format!("{}k", records / 1_000),

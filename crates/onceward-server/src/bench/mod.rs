@@ -11,6 +11,7 @@ mod elsewhere;
 mod embedded;
 mod folder;
 mod http;
+mod jobs;
 mod load;
 mod machine;
 mod measure;
@@ -22,7 +23,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{BenchHttp, BenchStore};
+use crate::cli::{BenchHttp, BenchJobs, BenchStore};
 use crate::failure::Failure;
 use crate::open::StoreUrl;
 use crate::output::Out;
@@ -32,6 +33,9 @@ use report::Report;
 
 /// Records that `--big` adds.
 const BIG_RECORDS: u64 = 10_000_000;
+
+/// Jobs of a round, for each second that a part may take.
+const JOBS_PER_SECOND: u64 = 2_000;
 
 /// What is to be measured, and how long.
 #[derive(Debug, Clone)]
@@ -80,6 +84,32 @@ pub(crate) async fn http(url: &StoreUrl, args: &BenchHttp, out: &Out) -> Result<
         environment["body_bytes"] = json!(http::BODY_BYTES);
         let mut report = Report::new(environment);
         http::measure(folder.path(), &plan, &mut report).await?;
+        Ok(report)
+    })
+    .await;
+    plan.progress.end();
+    measured?.print(out)
+}
+
+/// Measures jobs, from enqueue to done.
+pub(crate) async fn jobs(url: &StoreUrl, args: &BenchJobs, out: &Out) -> Result<(), Failure> {
+    let plan = jobs::Plan {
+        round: Duration::from_secs(args.seconds.into()) / ROUNDS,
+        jobs: u64::from(args.seconds) * JOBS_PER_SECOND,
+        waiting: args.waiting,
+        progress: Progress::new(out),
+    };
+    let measured = unless_told_to_end(url, async {
+        let folder = match url {
+            StoreUrl::Sqlite(path) => Some(folder::Folder::beside(path)?),
+            _ => None,
+        };
+        let mut environment = machine::environment(folder.as_ref().map(folder::Folder::path));
+        environment["store"] = json!(url.shown());
+        environment["seconds"] = json!(args.seconds);
+        environment["waiting"] = json!(args.waiting);
+        let mut report = Report::new(environment);
+        jobs::measure(url, folder.as_ref().map(folder::Folder::path), &plan, &mut report).await?;
         Ok(report)
     })
     .await;

@@ -3,7 +3,9 @@
 
 pub(crate) mod audit;
 pub(crate) mod config;
+pub(crate) mod dead;
 pub(crate) mod generate;
+pub(crate) mod jobs;
 pub(crate) mod keys;
 mod migrate;
 pub(crate) mod serve;
@@ -67,6 +69,8 @@ async fn directly(
         Command::Keys(Keys::Erase { key, yes, actor }) => {
             keys::erase(url, key, *yes, actor, out).await
         }
+        Command::Jobs(command) => jobs::run(command, url, out).await,
+        Command::Dead(command) => dead::run(command, url, out).await,
         Command::Audit(Audit::List(args)) => audit::list(url, args, out).await,
         Command::Audit(Audit::Export(args)) => audit::export(url, args, out).await,
         Command::Audit(Audit::Verify { tenant }) => {
@@ -76,6 +80,7 @@ async fn directly(
         Command::Migrate => migrate::migrate(url, out).await,
         Command::Bench(Bench::Store(args)) => bench::store(url, args, out).await,
         Command::Bench(Bench::Http(args)) => bench::http(url, args, out).await,
+        Command::Bench(Bench::Jobs(args)) => bench::jobs(url, args, out).await,
         // These need no store and are run before one is looked for.
         Command::Serve(_)
         | Command::Demo(_)

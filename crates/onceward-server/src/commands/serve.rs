@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use onceward::engine::Engine;
 use onceward::store::sqlite::{Announced, SqliteStore};
+use onceward::worker::{Context, Event, Happened, JobError, Worker};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -33,6 +34,8 @@ use crate::upkeep::Upkeep;
 
 /// How long whoever gives permission may take.
 const PERMISSION_WITHIN: Duration = Duration::from_secs(5);
+/// How long after its start a server first looks for what is to be swept, at most.
+const SWEEP_AFTER_START: Duration = Duration::from_secs(60);
 
 /// Serves until told to stop.
 pub(crate) async fn serve(common: &Common, args: &Serve, out: &Out) -> Result<(), Failure> {
@@ -167,14 +170,24 @@ pub(crate) fn announce(path: &Path, address: &str, token: String) -> Result<(), 
     })
 }
 
-/// Drops what is past its time, now and then. Sweeps of several processes do no harm.
+/// Drops what is past its time, once per period among all processes on the store. The first look
+/// is taken a while after the start, so that a server that only comes and goes writes nothing.
 async fn sweep(engine: Engine, every: Duration) {
-    loop {
-        tokio::time::sleep(every).await;
-        match engine.sweep(|_| {}).await {
-            Ok(swept) => tracing::info!(?swept, "swept"),
-            Err(error) => tracing::warn!(%error, "the sweep broke off; it comes again"),
-        }
+    tokio::time::sleep(every.min(SWEEP_AFTER_START)).await;
+    let worker = Worker::builder(engine).every(every, "sweep", |job: Context| async move {
+        let swept = job.engine().sweep(|_| {}).await?;
+        tracing::info!(?swept, "swept");
+        Ok::<_, JobError>(())
+    });
+    match worker.on_event(tell_of_sweeps).start() {
+        Ok(_worker) => std::future::pending().await,
+        Err(error) => tracing::error!(%error, "nothing is swept: the worker can't start"),
+    }
+}
+
+fn tell_of_sweeps(event: &Event) {
+    if let Happened::Failed { error, .. } | Happened::Dead { error } = &event.happened {
+        tracing::warn!(error, attempt = event.attempt, "the sweep broke off");
     }
 }
 

@@ -93,3 +93,18 @@ fn over_http_only_the_embedded_store_is_measured() {
     let ran = run(&folder, &["bench", "http", "--store", "memory:", "--json"]);
     assert_eq!((ran.code, ran.error().0.as_str()), (2, "bench.store"));
 }
+
+#[test]
+fn jobs_are_measured_from_enqueue_to_done() {
+    let folder = folder("bench-jobs");
+    let arguments = ["bench", "jobs", "--seconds", "1", "--waiting", "2000", "--json"];
+    let report = run(&folder, &arguments).json();
+    let results = report["results"].as_array().unwrap();
+    assert!(results.len() >= 9, "{report}");
+    for result in results {
+        assert!(result["per_second"].as_f64().unwrap() > 0.0, "{result}");
+    }
+    assert!(report["ratios"]["at_2k_vs_empty"].as_f64().unwrap() > 0.0, "{report}");
+    let left: Vec<_> = std::fs::read_dir(&folder).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -7,6 +7,7 @@
 mod bad_input;
 mod bench;
 mod config;
+mod jobs;
 mod keys;
 mod operations;
 mod sample;

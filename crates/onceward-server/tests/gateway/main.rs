@@ -17,6 +17,7 @@ mod cases;
 mod client;
 mod crash;
 mod examples;
+mod frozen;
 mod full_disk;
 mod process;
 mod suite;

@@ -238,7 +238,7 @@ impl Engine {
         let record = &permit.record;
         let mut entry = Entry::about(&record.key, "refused", &record.fingerprint, &record.trace);
         entry.fence = Some(permit.fence.0);
-        entry.detail = Some(format!("{step} of attempt {}: overtaken", record.attempt).into());
+        entry.detail = Some(format!("{step} was refused: the attempt was overtaken").into());
         self.audit(&entry).await
     }
 

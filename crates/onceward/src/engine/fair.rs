@@ -1,22 +1,90 @@
 //! Fair choice among due jobs: higher priority first, and within one priority one tenant after the
 //! other, so that a tenant with a long queue does not starve the others.
 //!
-//! What is chosen from is the page of due jobs that a take looks at; whose turn came last is
-//! remembered per queue.
+//! What is chosen from is the page of due jobs that a take looks at, and, where the queue is longer
+//! than that, jobs of other tenants that this process saw being made: a store lists by time, so
+//! they may lie far behind. Whose turn came last is remembered per queue.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use onceward_core::record::Record;
+use onceward_core::batch::{Batch, Write};
+use onceward_core::key::{Key, Kind};
+use onceward_core::record::{Record, State};
 
-/// Queues whose last tenant is remembered; beyond, the memory starts anew.
+/// Queues that are remembered; beyond, the memory starts anew.
 const QUEUES_MAX: usize = 10_000;
+/// Tenants of a queue, and jobs of a tenant, whose making is remembered.
+const TENANTS_MAX: usize = 1_000;
+const KEYS_MAX: usize = 32;
 
-/// Which tenant was served last, per queue.
+/// Which tenant was served last, and which jobs were made, per queue.
 #[derive(Debug, Default)]
-pub(super) struct Rounds(Mutex<HashMap<String, String>>);
+pub(super) struct Rounds {
+    last: Mutex<HashMap<String, String>>,
+    made: Mutex<HashMap<String, Made>>,
+}
+
+/// Jobs that were made, the oldest of each tenant.
+type Made = BTreeMap<String, VecDeque<Key>>;
 
 impl Rounds {
+    /// Notes the jobs that a committed batch has made.
+    pub(super) fn note(&self, batch: &Batch) {
+        for write in &batch.writes {
+            if let Write::Put(draft) = write
+                && draft.fresh
+                && draft.record.state == State::Pending
+                && draft.record.key.kind() == Kind::Job
+            {
+                self.note_one(&draft.record.key);
+            }
+        }
+    }
+
+    fn note_one(&self, key: &Key) {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if !made.contains_key(key.scope_column()) {
+            if made.len() >= QUEUES_MAX {
+                made.clear();
+            }
+            made.insert(key.scope_column().to_string(), Made::new());
+        }
+        let Some(tenants) = made.get_mut(key.scope_column()) else { return };
+        if let Some(keys) = tenants.get_mut(key.tenant_column()) {
+            if keys.len() < KEYS_MAX {
+                keys.push_back(key.clone());
+            }
+        } else if tenants.len() < TENANTS_MAX {
+            tenants.insert(key.tenant_column().to_string(), VecDeque::from([key.clone()]));
+        }
+    }
+
+    /// Jobs of tenants that a page of due jobs has none of, in turn, at most this many. Each is
+    /// told once.
+    pub(super) fn passed_over(&self, queue_column: &str, page: &[Record], most: usize) -> Vec<Key> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(tenants) = made.get_mut(queue_column) else { return Vec::new() };
+        let there: HashSet<&str> = page.iter().map(|job| job.key.tenant_column()).collect();
+        if tenants.keys().all(|tenant| there.contains(tenant.as_str())) {
+            return Vec::new();
+        }
+        let mut keys = Vec::new();
+        while keys.len() < most {
+            let before = keys.len();
+            for (tenant, line) in tenants.iter_mut() {
+                if keys.len() < most && !there.contains(tenant.as_str()) {
+                    keys.extend(line.pop_front());
+                }
+            }
+            if keys.len() == before {
+                break;
+            }
+        }
+        tenants.retain(|_, line| !line.is_empty());
+        keys
+    }
+
     /// Puts due jobs, sorted by priority, into the order in which they are to be taken.
     pub(super) fn order(&self, queue: &str, due: Vec<Record>) -> Vec<Record> {
         let mut tenants = due.iter().map(|record| record.key.tenant_column());
@@ -64,7 +132,7 @@ impl Rounds {
     }
 
     fn locked(&self) -> MutexGuard<'_, HashMap<String, String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -85,7 +153,7 @@ mod tests {
             &onceward_core::decide::Facts::default(),
         );
         let onceward_core::decide::Step::Commit(batch, _) = step else { panic!("not made") };
-        let onceward_core::batch::Write::Put(draft) = &batch.writes[0] else { panic!("no put") };
+        let Write::Put(draft) = &batch.writes[0] else { panic!("no put") };
         draft.record.clone()
     }
 

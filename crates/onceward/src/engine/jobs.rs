@@ -11,7 +11,7 @@ use onceward_core::decide::{self, Enqueue, Facts, JobOrder, NewJob, Permit, Verd
 use onceward_core::drive::{Drive, End};
 use onceward_core::key::{Key, check_part};
 use onceward_core::limits::{MAX_LEASE_MS, MIN_LEASE_MS, in_range};
-use onceward_core::record::Record;
+use onceward_core::record::{Record, State};
 use onceward_core::text::escape;
 use onceward_core::zoo::{Bug, planted};
 
@@ -224,7 +224,10 @@ impl Engine {
                 Err(_) if unheard.count() > 0 => break,
                 Err(error) => return Err(error),
             };
-            let Items::Records(due) = page.items else { break };
+            let Items::Records(mut due) = page.items else { break };
+            if page.next.is_some() {
+                self.add_passed_over(&mut due, &take.queue, wanted.div_ceil(2)).await;
+            }
             match self.take_these(due, (take, wanted), pick, &unheard).await {
                 Ok(()) => {}
                 Err(_) if unheard.count() > 0 => break,
@@ -239,6 +242,25 @@ impl Engine {
             self.0.places.keep(&place, after);
         }
         Ok(unheard.hear())
+    }
+
+    /// Adds due jobs of tenants that lie behind a page full of others' jobs.
+    async fn add_passed_over(&self, due: &mut Vec<Record>, queue: &str, most: usize) {
+        let keys = self.0.rounds.passed_over(&escape(queue), due, most);
+        if keys.is_empty() {
+            return;
+        }
+        let reads = keys.into_iter().map(|key| Read::Record { key, payload: false });
+        // Without an answer they wait for their time, as they would have.
+        let Ok(loaded) = self.0.store.load(reads.collect()).await else { return };
+        for fact in loaded.facts {
+            let Fact::Record(Some(found)) = fact else { continue };
+            let job = found.stored.record;
+            if job.state == State::Pending && job.due_at.is_none_or(|at| loaded.now >= at) {
+                due.push(job);
+            }
+        }
+        due.sort_by_key(|job| std::cmp::Reverse(job.priority));
     }
 
     /// Takes the first `wanted` of these whose turn it is, in one group where the store has groups.

@@ -11,6 +11,7 @@ mod documents;
 mod error;
 mod fair;
 mod jobs;
+mod lines;
 mod look;
 mod notes;
 mod options;
@@ -64,7 +65,7 @@ struct Inner {
     sightings: Sightings,
     turns: Turns,
     places: jobs::Places,
-    rounds: fair::Rounds,
+    rounds: Arc<fair::Rounds>,
     notes: notes::Notes,
     options: EngineOptions,
     tokens: Tokens,
@@ -81,9 +82,10 @@ impl Engine {
     #[must_use]
     pub fn with_options(store: Arc<dyn Store>, options: EngineOptions) -> Self {
         let waiters = Arc::new(Waiters::new(options.waiters_per_key_max, options.waiters_max));
+        let rounds = Arc::<fair::Rounds>::default();
         let scheduler = Scheduler::start(
             store.clone(),
-            waiters.clone(),
+            (waiters.clone(), rounds.clone()),
             options.batches_waiting_max,
             options.contended_for,
         );
@@ -95,7 +97,7 @@ impl Engine {
             sightings: Sightings::default(),
             turns: Turns::default(),
             places: jobs::Places::default(),
-            rounds: fair::Rounds::default(),
+            rounds,
             notes: notes::Notes::default(),
             options,
             tokens: Tokens::new(),

@@ -1,12 +1,11 @@
 //! The group scheduler: batches that wait together share one durable transaction.
 //!
 //! Whatever waits is the group; there is no timer. No two batches of a group, or of groups under
-//! way at once, touch the same record or mark: the later one waits. A batch that met a row held by
-//! someone's open transaction leaves its group and comes again after a while. A grant whose caller
-//! has gone away before it heard of it is released at once. A lane that ends, or a store that
-//! panics, leaves nobody waiting.
+//! way at once, touch the same record or mark: the later one waits in `lines`. A batch that met a
+//! row held by someone's open transaction leaves its group and comes again after a while. A grant
+//! whose caller has gone away before it heard of it is released at once. A lane that ends, or a
+//! store that panics, leaves nobody waiting.
 
-use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,13 +19,13 @@ use onceward_core::stamp::Token;
 use onceward_core::zoo::{Bug, planted};
 use tokio::sync::{Notify, oneshot};
 
+use super::fair::Rounds;
 use super::later;
+use super::lines::Lines;
 use super::trouble::Trouble;
 use super::wait::Waiters;
 use crate::store::{Store, StoreError};
 
-/// How many waiting batches one lane looks through for its group: bounds the cost of a hot row.
-const SCAN_MAX: usize = 4_096;
 /// First pause before a contended batch is tried again; doubles up to [`CONTENDED_PAUSE_MAX`].
 const CONTENDED_PAUSE: Duration = Duration::from_millis(2);
 const CONTENDED_PAUSE_MAX: Duration = Duration::from_millis(50);
@@ -41,6 +40,7 @@ pub(super) struct Scheduler {
 struct Shared {
     store: Arc<dyn Store>,
     waiters: Arc<Waiters>,
+    rounds: Arc<Rounds>,
     queue: Mutex<Queue>,
     wake: Notify,
     idle: Notify,
@@ -53,9 +53,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Waiting>,
-    /// Rows of the groups under way.
-    busy: HashSet<u64>,
+    waiting: Lines<Waiting>,
     /// Batches under way, or asleep because a row was held.
     under_way: usize,
     /// Lanes that still run.
@@ -71,11 +69,19 @@ struct Waiting {
     contended: Option<(Instant, Duration)>,
 }
 
+impl Queue {
+    fn add(&mut self, mut waiting: Waiting) {
+        let rows = std::mem::take(&mut waiting.rows);
+        let alone = planted(Bug::OneKeyTwiceInGroup);
+        self.waiting.push(waiting, if alone { Vec::new() } else { rows });
+    }
+}
+
 impl Scheduler {
     /// Starts the lanes on the current runtime.
     pub(super) fn start(
         store: Arc<dyn Store>,
-        waiters: Arc<Waiters>,
+        (waiters, rounds): (Arc<Waiters>, Arc<Rounds>),
         waiting_max: usize,
         contended_for: Duration,
     ) -> Self {
@@ -83,6 +89,7 @@ impl Scheduler {
         let shared = Arc::new(Shared {
             store,
             waiters,
+            rounds,
             queue: Mutex::default(),
             wake: Notify::new(),
             idle: Notify::new(),
@@ -192,7 +199,7 @@ impl Shared {
             let why = format!("{} batches are waiting already", queue.waiting.len());
             return Err(StoreError::NotApplied(why));
         }
-        queue.waiting.push_back(waiting);
+        queue.add(waiting);
         drop(queue);
         self.wake.notify_one();
         Ok(received)
@@ -214,32 +221,14 @@ impl Shared {
     fn next_group(&self) -> Vec<Waiting> {
         let mut queue = self.locked();
         let mut group = Vec::new();
-        let mut passed = VecDeque::new();
-        let mut held: HashSet<u64> = HashSet::new();
-        let alone = planted(Bug::OneKeyTwiceInGroup);
-        for _ in 0..SCAN_MAX {
-            if group.len() == self.group_max {
-                break;
-            }
-            let Some(next) = queue.waiting.pop_front() else { break };
-            let free = |row: &u64| !queue.busy.contains(row) && !held.contains(row);
-            if alone || next.rows.iter().all(free) {
-                held.extend(&next.rows);
-                group.push(next);
-            } else {
-                // Those behind it that share a row must not overtake it.
-                held.extend(&next.rows);
-                passed.push_back(next);
-            }
-        }
-        while let Some(next) = passed.pop_back() {
-            queue.waiting.push_front(next);
-        }
-        for taken in &group {
-            queue.busy.extend(&taken.rows);
+        while group.len() < self.group_max
+            && let Some((mut next, rows)) = queue.waiting.pop()
+        {
+            next.rows = rows;
+            group.push(next);
         }
         queue.under_way += group.len();
-        if !queue.waiting.is_empty() && !group.is_empty() {
+        if queue.waiting.has_ready() {
             // Another lane may find something that fits beside this group.
             self.wake.notify_one();
         }
@@ -249,9 +238,7 @@ impl Shared {
     fn finished(&self, group: &[Waiting]) {
         let mut queue = self.locked();
         for waiting in group {
-            for row in &waiting.rows {
-                queue.busy.remove(row);
-            }
+            queue.waiting.leave(&waiting.rows);
         }
         drop(queue);
         // What was passed over because of these rows may go now.
@@ -261,6 +248,7 @@ impl Shared {
     /// Answers a batch. `false` when it sleeps and will come again.
     fn deliver(self: &Arc<Self>, mut waiting: Waiting, answer: Result<Answer, StoreError>) -> bool {
         if let Ok(Answer::Applied(_)) = &answer {
+            self.rounds.note(&waiting.batch);
             self.waiters.wake(&waiting.batch);
         }
         if let Ok(Answer::Contended) = &answer
@@ -296,7 +284,7 @@ impl Shared {
             tokio::time::sleep(pause).await;
             {
                 let mut queue = shared.locked();
-                queue.waiting.push_front(again);
+                queue.add(again);
                 queue.under_way -= 1;
             }
             shared.wake.notify_one();
@@ -328,7 +316,7 @@ impl Shared {
             let waiting = Waiting { batch: Arc::new(release), rows, reply: None, contended: None };
             let mut queue = self.locked();
             if queue.lanes > 0 {
-                queue.waiting.push_back(waiting);
+                queue.add(waiting);
             }
             drop(queue);
             self.wake.notify_one();

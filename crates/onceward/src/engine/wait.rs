@@ -90,7 +90,7 @@ impl Waiters {
     }
 }
 
-/// Whether a job that is written so may be taken, or gives the next one of its subject a turn.
+/// Whether a job that is written so may be taken, or gives the next one of its subject its turn.
 fn leaves_one_to_take(job: &Record) -> bool {
     match job.state {
         State::Pending | State::Failed => true,

@@ -6,9 +6,11 @@
 //! [`poor`] is a store that can do as little as the contract allows. A [`harness`] says how a store
 //! is opened. [`sim`] runs many workers with every fault on one thread, from a seed; [`zoo`] plants
 //! bugs that it must catch; [`workload`] drives any store through the real engine and audits what
-//! is left. Nothing here reads the environment: seeds and counts are passed in.
+//! is left; [`crash`] runs your handler in a real process and kills it. Nothing here reads the
+//! environment: seeds and counts are passed in.
 
 pub mod conformance;
+pub mod crash;
 pub mod differential;
 pub mod faulty;
 pub mod harness;

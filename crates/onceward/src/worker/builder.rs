@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use super::context::Context;
 use super::done::{Done, JobError, Probe};
-use super::event::{Event, Observer};
+use super::event::{Event, Listener, Observer};
 use super::keeper::Keeper;
 use super::limits::{Limits, PerKey};
 use super::schedule::{self, Recurring};
@@ -55,7 +55,7 @@ pub struct Builder {
     owner: String,
     queues: Vec<Settings>,
     recurring: Vec<Recurring>,
-    listeners: Vec<Arc<dyn Fn(&Event) + Send + Sync>>,
+    listeners: Vec<Listener>,
     misplaced: bool,
 }
 

@@ -100,7 +100,7 @@ pub struct Counts {
     pub overtaken: u64,
 }
 
-type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
+pub(crate) type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// Counts, and tells those who listen.
 #[derive(Clone, Default)]

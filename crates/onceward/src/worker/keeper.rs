@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use onceward_core::decide::{Finish, Permit};
+use tokio::sync::Notify;
 
 use super::event::{Observer, Step};
 use super::lease::{Cut, Lease};
@@ -27,6 +28,8 @@ pub(crate) struct Keeper {
     held: Mutex<HashMap<u64, Arc<Held>>>,
     next: AtomicU64,
     shortest_ms: AtomicU64,
+    /// Rung when a shorter lease than any before has come: the keeper has to look more often.
+    shorter: Arc<Notify>,
 }
 
 /// One attempt whose lease is kept.
@@ -55,7 +58,9 @@ impl Keeper {
     /// Keeps the lease of an attempt that was taken by a call made at `from`.
     pub(crate) fn keep(self: &Arc<Self>, permit: Permit, from: u64) -> Keep {
         let lease_ms = permit.record.terms.lease_ms;
-        self.shortest_ms.fetch_min(lease_ms, Ordering::Relaxed);
+        if self.shortest_ms.fetch_min(lease_ms, Ordering::Relaxed) > lease_ms {
+            self.shorter.notify_one();
+        }
         let lease = Lease::new(from, lease_ms);
         let held = Arc::new(Held {
             permit,
@@ -79,18 +84,19 @@ impl Keeper {
     pub(crate) async fn run(keeper: std::sync::Weak<Self>, engine: Engine, observer: Observer) {
         let mut renewals = FuturesUnordered::new();
         loop {
-            let pause = {
+            let (pause, shorter) = {
                 let Some(keeper) = keeper.upgrade() else { return };
                 for held in keeper.due() {
                     renewals.push(renew(held, &engine, &observer));
                 }
-                keeper.pause()
+                (keeper.pause(), keeper.shorter.clone())
             };
             let nap = tokio::time::sleep(pause);
             tokio::pin!(nap);
             loop {
                 tokio::select! {
                     () = &mut nap => break,
+                    () = shorter.notified() => break,
                     Some(()) = renewals.next(), if !renewals.is_empty() => {}
                 }
             }

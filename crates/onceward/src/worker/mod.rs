@@ -116,7 +116,6 @@ pub struct Drained {
 
 impl Worker {
     /// Describes a worker on this engine.
-    #[must_use]
     pub fn builder(engine: Engine) -> Builder {
         Builder::new(engine)
     }

@@ -120,6 +120,11 @@ async fn decide(
     let resolved =
         writing(url, |engine| async move { Ok(engine.resolve(key, resolution, &trace).await?) })
             .await?;
+    self::resolved(url, key, resolved)
+}
+
+/// What a decision came to, as a command says it.
+pub(crate) fn resolved(url: &StoreUrl, key: &Key, resolved: Resolved) -> Result<(), Failure> {
     match resolved {
         Resolved::Ok => Ok(()),
         Resolved::Absent => Err(absent(key, url)),
@@ -148,18 +153,23 @@ fn not_now(key: &Key, record: &Record) -> Failure {
     Failure::failed("key.not_now", format!("{key} {why}"))
 }
 
-/// Asks whoever sits at the terminal.
+/// Asks whoever sits at the terminal whether a key may be erased.
 pub(crate) fn sure(key: &Key) -> Result<bool, Failure> {
+    let question =
+        format!("Erase {} with its outcome and payload, for good?", plain_line(&key.to_string()));
+    consent(&format!("erasing {key}"), &question)
+}
+
+/// Asks whoever sits at the terminal. `what` can't be undone.
+pub(crate) fn consent(what: &str, question: &str) -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
-        let message = format!(
-            "erasing {key} can't be undone: say --yes, because there is no terminal to ask on"
-        );
+        let message =
+            format!("{what} can't be undone: say --yes, because there is no terminal to ask on");
         return Err(Failure::usage("confirm", message));
     }
     let asked = (|| {
         let mut stderr = io::stderr();
-        let shown = plain_line(&key.to_string());
-        write!(stderr, "Erase {shown} with its outcome and payload, for good? [y/N] ")?;
+        write!(stderr, "{question} [y/N] ")?;
         stderr.flush()?;
         let mut answer = String::new();
         io::stdin().read_line(&mut answer)?;

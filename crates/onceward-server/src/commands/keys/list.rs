@@ -4,8 +4,9 @@
 //! been written again, so those two states are filtered here.
 
 use comfy_table::Cell;
-use onceward::engine::EngineError;
+use onceward::engine::{EngineError, STORE_SPACE_PREFIX, STORE_TENANT};
 use onceward::store::{Cursor, Items, List, Page, StoreError};
+use onceward_core::key::Kind;
 use onceward_core::record::{Record, State};
 use onceward_core::stamp::At;
 use onceward_core::text::escape;
@@ -23,11 +24,17 @@ use crate::times::relative;
 pub(crate) async fn list(url: &StoreUrl, args: &KeysList, out: &Out) -> Result<(), Failure> {
     let wanted = Wanted {
         tenant: args.tenant.clone(),
+        kind: None,
         scope: args.scope.clone(),
         state: args.state,
         limit: args.page.limit,
         after: args.page.after.clone().map(Cursor),
     };
+    print(url, wanted, out).await
+}
+
+/// Prints the records that are wanted.
+pub(crate) async fn print(url: &StoreUrl, wanted: Wanted, out: &Out) -> Result<(), Failure> {
     let found = reading(url, |store| async move {
         let list = |what, after, limit| {
             let store = store.clone();
@@ -57,6 +64,8 @@ pub(crate) async fn list(url: &StoreUrl, args: &KeysList, out: &Out) -> Result<(
 pub(crate) struct Wanted {
     /// Only this tenant's.
     pub(crate) tenant: Option<String>,
+    /// Only of this kind.
+    pub(crate) kind: Option<Kind>,
     /// Only of this scope.
     pub(crate) scope: Option<String>,
     /// Only in this state.
@@ -126,7 +135,8 @@ where
         scope: wanted.scope.as_deref().map(|scope| escape(scope).into_owned()),
         state: written,
     };
-    let filtered = matches!(wanted.state, Some(State::Expired | State::Done));
+    let filtered =
+        wanted.kind.is_some() || matches!(wanted.state, Some(State::Expired | State::Done));
     let limit = usize::from(wanted.limit);
     let mut after = wanted.after.clone();
     let mut found: Vec<Record> = Vec::new();
@@ -136,7 +146,11 @@ where
         let size = if filtered { usize::from(LIMIT_MAX) } else { missing };
         let mut page = list(what(), after.clone(), size).await?;
         let now = page.now;
-        let fits = |record: &Record| wanted.state.is_none_or(|state| record.state_at(now) == state);
+        let fits = |record: &Record| {
+            wanted.state.is_none_or(|state| record.state_at(now) == state)
+                && wanted.kind.is_none_or(|kind| record.key.kind() == kind)
+                && (wanted.tenant.is_some() || !is_the_stores_own(record))
+        };
         if let Some(end) = end_of_page(&page, missing, fits) {
             // Cursors are the store's: asked for a page that ends here, it says where that is.
             page = list(what(), after.clone(), end).await?;
@@ -151,6 +165,12 @@ where
             return Ok(Listed { now, records: found, next: after });
         }
     }
+}
+
+/// Whether a record is the store's own: recurring work of its servers. Shown to who asks for it.
+fn is_the_stores_own(record: &Record) -> bool {
+    record.key.tenant_column() == STORE_TENANT
+        && record.key.scope_column().starts_with(STORE_SPACE_PREFIX)
 }
 
 /// How many records to take so that `wanted` of them fit; none when the whole page may be taken.

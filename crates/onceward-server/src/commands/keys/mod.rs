@@ -4,8 +4,10 @@ mod decide;
 mod list;
 mod show;
 
-pub(crate) use decide::{check_flags, erase, is_now, outcome, resolve, sure, told};
-pub(crate) use list::{Wanted, find, list};
+pub(crate) use decide::{
+    check_flags, consent, erase, is_now, outcome, resolve, resolved, sure, told,
+};
+pub(crate) use list::{Wanted, find, list, print};
 pub(crate) use show::{found_json, show};
 
 use onceward_core::key::Key;

@@ -3,8 +3,8 @@
 //! Rules: a group is one durable transaction, and groups that wait together share one. Errors
 //! before COMMIT and full disks did nothing (`NotApplied`); another error of COMMIT may or may not
 //! have (`Unknown`: the caller sends the same batches again and their tokens decide). When a batch
-//! makes the transaction fail, it is rolled back and each batch is applied alone, so that none fails
-//! for its neighbour: the call answers with an error only if none of its batches could be applied,
+//! makes the transaction fail, it is rolled back and each batch is applied alone, so that none
+//! fails for its neighbour: the call answers with an error only if none of its batches could be applied,
 //! and otherwise says `Contended` (nothing was written, try again) for those that could not.
 
 use std::path::PathBuf;
