@@ -327,6 +327,7 @@ impl Store for SqliteStore {
             watch: false,
             lists_are_current: true,
             durability: self.durability.clone(),
+            warnings: Vec::new(),
         }
     }
 
