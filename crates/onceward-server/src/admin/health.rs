@@ -140,6 +140,7 @@ async fn look(state: &AdminState) -> HealthAnswer {
     let capabilities = state.engine().capabilities();
     let up = answers(state).await;
     let mut warnings = state.health().warnings();
+    warnings.extend(capabilities.warnings.iter().cloned());
     match &capabilities.durability {
         Durability::Full => {}
         weak => warnings.push(format!("durability is {weak}: a power loss loses answered work")),

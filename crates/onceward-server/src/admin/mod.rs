@@ -28,6 +28,7 @@ mod tests;
 pub(crate) use auth::{Principal, Principals, Reach};
 pub(crate) use auth::{new_token, operator};
 pub(crate) use health::Health;
+pub(crate) use opaque::Keys;
 pub(crate) use openapi::document;
 pub(crate) use serve::serve;
 
@@ -42,7 +43,6 @@ use utoipa_axum::routes;
 
 use crate::metrics::Metrics;
 use lockout::Lockouts;
-use opaque::Keys;
 use problem::Problem;
 
 /// Who decides by hand, when the operator's token speaks for someone: for the audit.

@@ -15,6 +15,8 @@ mod cases;
 mod client;
 mod crash;
 mod examples;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod process;
 mod suite;
 mod target;
