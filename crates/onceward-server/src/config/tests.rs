@@ -115,15 +115,11 @@ fn every_field_of_a_route_reaches_its_policy() {
     assert_eq!(config.routes[1].upstream, None, "it goes where the server's upstream is");
     let mut asked = Vec::new();
     let asked_cell = std::cell::RefCell::new(&mut asked);
-    let routes = config
-        .http_routes(
-            |url, _| {
-                asked_cell.borrow_mut().push(url.0.to_string());
-                Authorize::new(|_, _| Box::pin(async { Ok(()) }))
-            },
-            &no_permits(),
-        )
-        .unwrap();
+    let hook = |url: &Url, _: &RouteSection| {
+        asked_cell.borrow_mut().push(url.0.to_string());
+        Authorize::new(|_, _| Box::pin(async { Ok(()) }))
+    };
+    let routes = config.http_routes(hook, &no_permits()).unwrap();
     assert!(routes.list().next().unwrap().1.authorize.is_some());
     assert_eq!(asked, ["http://127.0.0.1:9/may"]);
     // What it comes to says the same again.
