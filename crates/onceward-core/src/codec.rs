@@ -12,7 +12,7 @@ use crate::audit::Trace;
 use crate::guard::{Guard, Rule};
 use crate::key::Subject;
 use crate::record::{OnAbandoned, OnDead, Record, Terms};
-use crate::stamp::At;
+use crate::stamp::{At, Token};
 
 const VERSION: u8 = 1;
 /// Bytes of a seal: enough against decay and mistakes, not meant against forgers.
@@ -26,6 +26,16 @@ pub struct CodecError(pub &'static str);
 /// Encodes what is not in a column of its own, and seals the whole record.
 #[must_use]
 pub fn encode_rest(record: &Record) -> Vec<u8> {
+    let mut out = encode_body(record);
+    let seal = seal(record, &out);
+    out.extend_from_slice(&seal);
+    out
+}
+
+/// What [`encode_rest`] writes, without the seal: for a store that stamps records itself and
+/// therefore closes them itself. See [`seal_base`].
+#[must_use]
+pub fn encode_body(record: &Record) -> Vec<u8> {
     let mut out = Vec::with_capacity(96);
     out.push(VERSION);
     let terms = &record.terms;
@@ -48,8 +58,6 @@ pub fn encode_rest(record: &Record) -> Vec<u8> {
         put_text(&mut out, text.as_deref());
     }
     put_guard(&mut out, record.guard.as_ref());
-    let seal = seal(record, &out);
-    out.extend_from_slice(&seal);
     out
 }
 
@@ -107,9 +115,13 @@ pub fn seal_parts(parts: &[&[u8]]) -> [u8; SEAL_BYTES] {
     first_bytes(&hash.finalize())
 }
 
-/// Covers every column and the encoded rest.
-fn seal(record: &Record, rest: &[u8]) -> [u8; SEAL_BYTES] {
-    let mut columns = Vec::with_capacity(160 + rest.len());
+/// The part of a record's seal that is known before the store stamps the record: a hash of its
+/// key, its state, its body and all columns but stamps and instants. The seal is the beginning of
+/// a hash of this, followed by rev, fence, last fence and the instants of making, of writing, due,
+/// expires and sweep, each as eight bytes, and each that is missing as eight bytes of ones.
+#[must_use]
+pub fn seal_base(record: &Record, token: Token, body: &[u8]) -> [u8; 32] {
+    let mut columns = Vec::with_capacity(192 + body.len());
     let parts = [record.key.tenant_column(), record.key.kind().as_str(), record.key.name_column()];
     for part in parts {
         put_text(&mut columns, Some(part));
@@ -117,30 +129,41 @@ fn seal(record: &Record, rest: &[u8]) -> [u8; SEAL_BYTES] {
     columns.push(record.state as u8);
     columns.push(record.fingerprint.rules());
     columns.extend_from_slice(record.fingerprint.hash());
-    let instant = |at: Option<At>| at.map_or(0, |at| at.0.saturating_add(1));
+    columns.extend_from_slice(&record.attempt.to_be_bytes());
+    columns.push(record.priority);
+    columns.push(record.has_payload.into());
+    columns.extend_from_slice(&token.0.to_be_bytes());
+    match &record.outcome {
+        None => columns.push(0),
+        Some(outcome) => {
+            columns.push(1);
+            columns.push(outcome.rules());
+            columns.extend_from_slice(outcome.hash());
+        }
+    }
+    columns.extend_from_slice(body);
+    Sha256::digest(&columns).into()
+}
+
+/// Covers every column and the encoded body.
+fn seal(record: &Record, body: &[u8]) -> [u8; SEAL_BYTES] {
+    let mut hash = Sha256::new();
+    hash.update(seal_base(record, record.token, body));
+    let instant = |at: Option<At>| at.map_or(u64::MAX, |at| at.0);
     let numbers = [
         record.rev.0,
-        record.fence.map_or(0, |fence| fence.0.saturating_add(1)),
+        record.fence.map_or(u64::MAX, |fence| fence.0),
         record.last_fence.0,
-        record.attempt.into(),
-        record.priority.into(),
         record.created_at.0,
         record.updated_at.0,
         instant(record.due_at),
         instant(record.expires_at),
         instant(record.sweep_at),
-        record.has_payload.into(),
     ];
     for number in numbers {
-        columns.extend_from_slice(&number.to_be_bytes());
+        hash.update(number.to_be_bytes());
     }
-    columns.extend_from_slice(&record.token.0.to_be_bytes());
-    if let Some(outcome) = &record.outcome {
-        columns.push(outcome.rules());
-        columns.extend_from_slice(outcome.hash());
-    }
-    columns.extend_from_slice(rest);
-    first_bytes(&Sha256::digest(&columns))
+    first_bytes(&hash.finalize())
 }
 
 fn first_bytes(digest: &[u8]) -> [u8; SEAL_BYTES] {
@@ -252,7 +275,7 @@ mod tests {
     use crate::fingerprint::Fingerprint;
     use crate::key::{Key, Kind};
     use crate::record::State;
-    use crate::stamp::{Fence, Rev, Token};
+    use crate::stamp::{Fence, Rev};
     use proptest::prelude::*;
 
     fn text() -> impl Strategy<Value = Option<Text>> {

@@ -511,6 +511,10 @@ pub(crate) struct BenchStore {
     /// Adds 10,000,000 to `--records`: takes tens of gigabytes and many minutes. Default: off.
     #[arg(long, env = "ONCEWARD_BIG", value_parser = FalseyValueParser::new())]
     pub(crate) big: bool,
+    /// Only makes pairs, in this schema of another bench, and says how many: how a bench measures
+    /// several processes.
+    #[arg(long, value_name = "SCHEMA", hide = true)]
+    pub(crate) beside: Option<String>,
 }
 
 /// How to measure over HTTP. It happens on loopback, with stores in a temporary folder beside the

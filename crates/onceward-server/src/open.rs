@@ -119,7 +119,11 @@ impl StoreUrl {
             // Postgres' own messages say where.
             _ => text,
         };
-        Failure::failed(error.code(), message)
+        match error {
+            // A migration has to be run first, or another version of the program.
+            StoreError::Schema(_) => Failure::usage(error.code(), message),
+            _ => Failure::failed(error.code(), message),
+        }
     }
 }
 

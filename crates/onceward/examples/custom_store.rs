@@ -44,6 +44,7 @@ impl Store for Talking {
             watch: false,
             lists_are_current: true,
             durability: Durability::None,
+            warnings: Vec::new(),
         }
     }
 

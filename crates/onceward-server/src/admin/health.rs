@@ -146,6 +146,7 @@ async fn look(state: &AdminState) -> HealthAnswer {
     let down = trouble(state).await;
     let up = down.is_none();
     let mut warnings = state.health().warnings();
+    warnings.extend(capabilities.warnings.iter().cloned());
     match &capabilities.durability {
         Durability::Full => {}
         weak => warnings.push(format!("durability is {weak}: a power loss loses answered work")),

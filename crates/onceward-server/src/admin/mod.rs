@@ -29,6 +29,7 @@ pub(crate) use audit::VerifyAnswer;
 pub(crate) use auth::{Principal, Principals, Reach};
 pub(crate) use auth::{new_token, operator};
 pub(crate) use health::Health;
+pub(crate) use opaque::Keys;
 pub(crate) use openapi::document;
 pub(crate) use serve::{serve, serve_router};
 
@@ -45,7 +46,6 @@ use utoipa_axum::routes;
 use crate::identity::seal_key;
 use crate::metrics::Metrics;
 use lockout::Lockouts;
-use opaque::Keys;
 use problem::Problem;
 
 /// Who decides by hand, when the operator's token speaks for someone: for the audit.

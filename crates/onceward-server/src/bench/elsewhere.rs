@@ -1,6 +1,6 @@
-//! The bench of a store whose machine is not ours to measure: Postgres, memory.
+//! The bench of a store that has nothing to be compared with: memory.
 //!
-//! No baselines yet: only what the engine does, under a tenant that is erased at the end. Its audit
+//! Only what the engine does, under a tenant that is erased at the end. Its audit
 //! entries stay, as audit entries do.
 
 use onceward::engine::Engine;

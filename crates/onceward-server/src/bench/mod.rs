@@ -2,7 +2,7 @@
 //! run.
 //!
 //! Everything that is compared alternates in short rounds. SQLite is measured in a temporary folder
-//! of its own; a store elsewhere under a tenant of its own, erased at the end. What a figure means
+//! of its own, Postgres in a schema of its own, both removed at the end. What a figure means
 //! is told by its name and, at length, by the file that measures it.
 
 mod baseline;
@@ -15,6 +15,8 @@ mod jobs;
 mod load;
 mod machine;
 mod measure;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod progress;
 mod report;
 
@@ -58,6 +60,10 @@ pub(crate) async fn store(url: &StoreUrl, args: &BenchStore, out: &Out) -> Resul
         records,
         progress: Progress::new(out),
     };
+    #[cfg(feature = "postgres")]
+    if let (Some(schema), StoreUrl::Postgres(url)) = (&args.beside, url) {
+        return postgres::beside(url, schema, &plan, out).await;
+    }
     let measured = unless_told_to_end(url, measure(url, args, &plan)).await;
     plan.progress.end();
     measured?.print(out)
@@ -142,8 +148,8 @@ fn interrupted(url: &StoreUrl) -> Failure {
     let message = match url {
         StoreUrl::Sqlite(_) => "the bench was interrupted; its files are removed",
         _ => {
-            "the bench was interrupted; what it made stays under its tenant, whose name starts \
-             with onceward-bench"
+            "the bench was interrupted; what it made stays: in Postgres a schema whose name starts \
+             with onceward_bench"
         }
     };
     Failure::failed("interrupted", message)
@@ -160,9 +166,11 @@ async fn measure(url: &StoreUrl, args: &BenchStore, plan: &Plan) -> Result<Repor
     environment["seconds"] = json!(args.seconds);
     environment["outcome_bytes"] = json!(load::OUTCOME_BYTES);
     let mut report = Report::new(environment);
-    match &folder {
-        Some(folder) => embedded::measure(folder.path(), plan, &mut report).await?,
-        None => elsewhere::measure(url, plan, &mut report).await?,
+    match (&folder, url) {
+        (Some(folder), _) => embedded::measure(folder.path(), plan, &mut report).await?,
+        #[cfg(feature = "postgres")]
+        (None, StoreUrl::Postgres(url)) => postgres::measure(url, plan, &mut report).await?,
+        (None, _) => elsewhere::measure(url, plan, &mut report).await?,
     }
     Ok(report)
 }

@@ -9,18 +9,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::engine::Engine;
+use onceward::http::PermitText;
 use onceward::store::sqlite::{Announced, SqliteStore};
 use onceward::worker::{Context, Event, Happened, JobError, Worker};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::admin::{
-    AdminOptions, AdminState, Health, Principal, Principals, Reach, new_token, operator,
+    AdminOptions, AdminState, Health, Keys, Principal, Principals, Reach, new_token, operator,
 };
 use crate::authorize::Asker;
 use crate::cli::{Common, Serve};
 use crate::config::Config;
-use crate::config::route::RouteSection;
+use crate::config::route::{Complete, RouteSection};
 use crate::failure::Failure;
 use crate::gateway::settings::{Limits, Times, TlsFiles, Upstream};
 use crate::gateway::{Gateway, Settings, ready};
@@ -54,7 +55,11 @@ pub(crate) async fn serve(common: &Common, args: &Serve, out: &Out) -> Result<()
         ready::clear(path)?;
     }
     let url = StoreUrl::parse(&config.store.url)?;
+    completes(&config, &url)?;
     let store = url.open_with(Access::Create, config.sqlite_options()).await?;
+    for warning in store.capabilities().warnings {
+        tracing::warn!("{warning}");
+    }
     let engine = Engine::with_options(store, config.engine_options());
     let server = Server { config, url, engine, out };
     let served = server.run(upstream, args.admin_token.as_deref(), &mut signals).await;
@@ -62,6 +67,25 @@ pub(crate) async fn serve(common: &Common, args: &Serve, out: &Out) -> Result<()
     logs::flush();
     served?;
     Ok(closed?)
+}
+
+/// Only in Postgres can an upstream complete a request in a transaction of its own.
+fn completes(config: &Config, url: &StoreUrl) -> Result<(), Failure> {
+    #[cfg(feature = "postgres")]
+    if matches!(url, StoreUrl::Postgres(_)) {
+        return Ok(());
+    }
+    let Some(route) = config.routes.iter().find(|route| route.complete == Complete::Upstream)
+    else {
+        return Ok(());
+    };
+    let message = format!(
+        "route {}: complete = \"upstream\" needs a Postgres store, where the upstream calls \
+         onceward.complete in its own transaction; the store is {}",
+        route.told(),
+        url.shown()
+    );
+    Err(Failure::usage("config.complete", message))
 }
 
 /// What a server stands on.
@@ -83,7 +107,8 @@ impl Server<'_> {
         let secret = Secret::load(config.identity.secret_file.as_deref(), engine).await?;
         let (identity, signs) = identity::from_config(config, &secret)?;
         let shown = upstream.to_string();
-        let settings = settings(config, upstream)?;
+        let keys = Keys::new(&secret.derive("permits"));
+        let settings = settings(config, upstream, keys)?;
         let door = config.door(engine.clone(), identity, settings.routes.clone(), &secret);
         let door = Arc::new(door);
         let health = Arc::new(Health::default());
@@ -200,7 +225,8 @@ async fn look_for_signs(signs: Arc<Signs>, health: Arc<Health>) {
     );
 }
 
-fn settings(config: &Config, upstream: Upstream) -> Result<Settings, Failure> {
+fn settings(config: &Config, upstream: Upstream, keys: Keys) -> Result<Settings, Failure> {
+    let permit_text = PermitText(Arc::new(move |key, fence| keys.permit(key, fence)));
     let asker = Asker::new(PERMISSION_WITHIN)?;
     let hook = |url: &crate::config::field::Url, route: &RouteSection| {
         asker.hook(url.0.clone(), route.policy().dialect)
@@ -220,7 +246,7 @@ fn settings(config: &Config, upstream: Upstream) -> Result<Settings, Failure> {
         upstream,
         route_upstreams,
         identity_headers: names.cloned().collect(),
-        routes: config.http_routes(hook)?,
+        routes: config.http_routes(hook, &permit_text)?,
         tls: files.map(|(cert, key)| TlsFiles { cert, key }),
         limits: Limits {
             connections_max: limits.connections as usize,

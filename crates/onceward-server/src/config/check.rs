@@ -10,7 +10,7 @@ use onceward_core::limits::{LimitError, MAX_PART_BYTES};
 
 use super::field::Span;
 use super::flags::Flags;
-use super::route::{Complete, RouteSection, ScopePart};
+use super::route::{RouteSection, ScopePart};
 use super::sections::{IdentitySection, Limits, Principal, Queue, Server, Source};
 use super::{Config, reading::Reading};
 use crate::identity::RESERVED_TENANT;
@@ -231,10 +231,6 @@ fn route(route: &RouteSection, path: &str, reading: &mut Reading) {
     if !route.scope.contains(&ScopePart::Tenant) || !route.scope.contains(&ScopePart::Endpoint) {
         let message = "\"tenant\" and \"endpoint\" can't be left out, only \"caller\" can";
         reading.breaks(&format!("{path}.scope"), message);
-    }
-    if route.complete == Complete::Upstream {
-        let message = "this build completes requests at the gateway only; leave it out";
-        reading.breaks(&format!("{path}.complete"), message);
     }
     if let Err(error) = Route::new(&route.r#match, route.policy()) {
         let field = error.field.trim_end_matches("_ms");

@@ -20,14 +20,16 @@ use std::path::Path;
 
 use http::HeaderName;
 use onceward::engine::{Engine, EngineOptions, NoteWriting};
-use onceward::http::{Authorize, Door, DoorLimits, Identity, MissingKey, Policy, Route, Routes};
+use onceward::http::{
+    Authorize, Door, DoorLimits, Identity, MissingKey, PermitText, Policy, Route, Routes,
+};
 use onceward::store::sqlite::{SqliteDurability, SqliteOptions};
 use toml::de::DeTable;
 
 use self::field::{Section, Url};
 use self::flags::Flags;
 use self::reading::{Problems, Reading, Table};
-use self::route::RouteSection;
+use self::route::{Complete, RouteSection};
 use self::sections::{
     Audit, AuditReplays, Cache, Durability, IdentitySection, Limits, Principal, Queue, Server,
     Source, Store,
@@ -126,17 +128,21 @@ impl Config {
         config
     }
 
-    /// The routes for the HTTP layer; `authorize` makes the hook of a route that names a URL.
+    /// The routes for the HTTP layer; `authorize` makes the hook of a route that names a URL, and
+    /// `permit_text` writes permits for upstreams that complete requests themselves.
     pub(crate) fn http_routes(
         &self,
         authorize: impl Fn(&Url, &RouteSection) -> Authorize,
+        permit_text: &PermitText,
     ) -> Result<Routes, Failure> {
         if self.routes.is_empty() {
             return Ok(Routes::every(self.unwritten.policy())?);
         }
         let route = |section: &RouteSection| {
             let hook = section.authorize.as_ref().map(|url| authorize(url, section));
-            Route::new(&section.r#match, Policy { authorize: hook, ..section.policy() })
+            let text = (section.complete == Complete::Upstream).then(|| permit_text.clone());
+            let policy = Policy { authorize: hook, permit_text: text, ..section.policy() };
+            Route::new(&section.r#match, policy)
         };
         let routes: Result<Vec<_>, _> = self.routes.iter().map(route).collect();
         Ok(Routes::written(routes?))

@@ -265,7 +265,9 @@ section! {
         /// -disposition, -location, etag, last-modified, location, link and x-correlation-id.
         store_headers: Vec<HeaderName> = Vec::new();
         /// Who says that a request is done: the gateway when the upstream has answered, or the
-        /// upstream itself.
+        /// upstream itself, which calls `onceward.complete` of the Postgres store with the permit
+        /// from the header Onceward-Permit, in the transaction of its own writes. What it recorded
+        /// is what the gateway answers.
         complete: Complete = Complete::Gateway;
         /// A URL that is asked before a claim and before a replay, with the method, the path and
         /// the headers of the request. Any answer but 2xx is passed on and nothing is stored.

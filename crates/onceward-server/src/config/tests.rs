@@ -8,6 +8,11 @@ use onceward_core::canonical::Arrays;
 use onceward_core::payload::KeepPayload;
 use onceward_core::record::OnAbandoned;
 
+/// For routes whose requests the gateway completes.
+fn no_permits() -> PermitText {
+    PermitText(std::sync::Arc::new(|_, _| unreachable!()))
+}
+
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, "o.toml", &Flags::default()).map_err(|problems| problems.to_string())
 }
@@ -110,12 +115,11 @@ fn every_field_of_a_route_reaches_its_policy() {
     assert_eq!(config.routes[1].upstream, None, "it goes where the server's upstream is");
     let mut asked = Vec::new();
     let asked_cell = std::cell::RefCell::new(&mut asked);
-    let routes = config
-        .http_routes(|url, _| {
-            asked_cell.borrow_mut().push(url.0.to_string());
-            Authorize::new(|_, _| Box::pin(async { Ok(()) }))
-        })
-        .unwrap();
+    let hook = |url: &Url, _: &RouteSection| {
+        asked_cell.borrow_mut().push(url.0.to_string());
+        Authorize::new(|_, _| Box::pin(async { Ok(()) }))
+    };
+    let routes = config.http_routes(hook, &no_permits()).unwrap();
     assert!(routes.list().next().unwrap().1.authorize.is_some());
     assert_eq!(asked, ["http://127.0.0.1:9/may"]);
     // What it comes to says the same again.
@@ -174,7 +178,6 @@ fn bad_files_say_what_would_be_right() {
         (route("max_stored_bytes = \"2MiB\""), "route[0].max_stored_bytes: 2097152"),
         (route("scope = [\"tenant\"]"), "can't be left out, only \"caller\" can"),
         (route("scope = [\"tennant\"]"), "route[0].scope[0]: \"tennant\" is not known; did you"),
-        (route("complete = \"upstream\""), "at the gateway only"),
         (route("rate_limit = \"fast\""), "a rate such as \"100/s\""),
         (route("rate_limit = { rate = \"1/s\", brust = 2 }"), "did you mean `burst`?"),
         (route("breaker = { failures = 0 }"), "failures is 0"),
@@ -262,8 +265,8 @@ async fn a_door_is_built_from_it() {
     let engine = Engine::new(std::sync::Arc::new(onceward::store::memory::MemoryStore::new()));
     let secret = Secret::load(None, &engine).await.unwrap();
     let (identity, _) = crate::identity::from_config(&config, &secret).unwrap();
-    let door =
-        config.door(engine, identity, config.http_routes(|_, _| unreachable!()).unwrap(), &secret);
+    let routes = config.http_routes(|_, _| unreachable!(), &no_permits()).unwrap();
+    let door = config.door(engine, identity, routes, &secret);
     assert_eq!(door.shadow_report().routes[0].endpoint, "POST /x");
     let told: Vec<_> = config.told_headers().into_iter().collect();
     assert_eq!(told[0].0.as_str(), "x-org");

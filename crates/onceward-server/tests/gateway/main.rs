@@ -19,6 +19,8 @@ mod crash;
 mod examples;
 mod frozen;
 mod full_disk;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod process;
 mod suite;
 mod target;

@@ -51,7 +51,7 @@ pub use gates::DoorLimits;
 pub use identity::{Caller, Identity, looks_like_jwt};
 pub use layer::{Onceward, OncewardLayer};
 pub use outcome::{DamagedResponse, STORED_HEADERS, StoredResponse, may_store};
-pub use policy::{Commits, IfMatch, MissingKey, Mode, Policy};
+pub use policy::{Commits, IfMatch, MissingKey, Mode, PermitText, Policy};
 pub use preconditions::{Preconditions, ReadCheck, TagRules};
 pub use rate::RateLimit;
 pub use refusal::{Code, Conflict, Meaning, Refusal};

@@ -25,6 +25,9 @@ pub const FENCE: HeaderName = HeaderName::from_static("onceward-fence");
 /// The attempt, for handlers and upstreams.
 pub const ATTEMPT: HeaderName = HeaderName::from_static("onceward-attempt");
 
+/// The permit, for upstreams that complete requests themselves.
+pub const PERMIT: HeaderName = HeaderName::from_static("onceward-permit");
+
 /// Whether only we may set a header.
 #[must_use]
 pub fn is_ours(name: &str) -> bool {

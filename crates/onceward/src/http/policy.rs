@@ -3,9 +3,13 @@
 //! A policy is data. It is checked once, when the layer is built, and what a record needs of it
 //! travels with the record as its terms.
 
+use std::fmt;
+use std::sync::Arc;
+
 use http::HeaderName;
 use onceward_core::diff::default_mask;
 use onceward_core::fingerprint::FingerprintPolicy;
+use onceward_core::key::Key;
 use onceward_core::limits::{LimitError, in_range};
 use onceward_core::payload::KeepPayload;
 use onceward_core::record::{OnAbandoned, Terms};
@@ -119,6 +123,21 @@ pub struct Policy {
     pub breaker: Option<BreakerPolicy>,
     /// Who is asked before a claim and before a replay. Default: whom the door asks, if anybody.
     pub authorize: Option<Authorize>,
+    /// How a permit is written for a handler that completes the request itself, in its own
+    /// transaction. What is recorded then is the answer. Default: the layer completes.
+    pub permit_text: Option<PermitText>,
+}
+
+type WritePermit = dyn Fn(&Key, u64) -> String + Send + Sync;
+
+/// Writes the permit of a key and a fence as the text that a handler gets. Cheap to clone.
+#[derive(Clone)]
+pub struct PermitText(pub Arc<WritePermit>);
+
+impl fmt::Debug for PermitText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PermitText")
+    }
 }
 
 impl Default for Policy {
@@ -146,6 +165,7 @@ impl Default for Policy {
             rate_limit: None,
             breaker: None,
             authorize: None,
+            permit_text: None,
         }
     }
 }

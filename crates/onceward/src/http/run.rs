@@ -13,11 +13,12 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body as HttpBody;
 use onceward_core::decide::{Finish, Permit};
 use onceward_core::outcome_policy::{Keep, keep};
+use onceward_core::record::State;
 use tower_service::Service;
 
 use super::answer::{is_stream, spoken};
 use super::body::{Body, BoxError, Buffered, Resumed, buffer};
-use super::door::{Door, Lost};
+use super::door::{Door, Lost, decode, no_answer, replayed};
 use super::gates::Pass;
 use super::names;
 use super::outcome::StoredResponse;
@@ -70,6 +71,12 @@ impl Run<'_> {
         if let Ok(key) = HeaderValue::from_str(key) {
             head.headers.insert(names::IDEMPOTENCY_KEY, key);
         }
+        let text = self.policy.permit_text.as_ref();
+        if let Some(Ok(permit)) =
+            text.map(|text| HeaderValue::from_str(&text.0(self.permit.key(), fence)))
+        {
+            head.headers.insert(names::PERMIT, permit);
+        }
         head.extensions.insert(Attempt { fence, attempt });
         Request::from_parts(head, B::from(body))
     }
@@ -97,13 +104,37 @@ impl Run<'_> {
         }
         let request_id = request.headers().get(names::X_REQUEST_ID).cloned();
         let call = inner.call(request);
-        let response: Result<Response<R>, BoxError> =
-            self.renewing(call).await?.map_err(Into::into);
+        let upstream_completes = self.policy.permit_text.is_some();
+        let called: Result<Result<Response<R>, BoxError>, Lost> =
+            self.renewing(call).await.map(|called| called.map_err(Into::into));
+        let response = match called {
+            // It may have completed before it answered: then its lease has ended with that.
+            Err(Lost::Overtaken) if upstream_completes => return self.recorded_or_lost().await,
+            called => called?,
+        };
         let response = match response {
             Ok(response) => response,
+            Err(error) if upstream_completes => return self.broke_off(&error).await,
             Err(error) => return self.failed(&error).await,
         };
-        let (mut head, body) = response.into_parts();
+        let (head, body) = response.into_parts();
+        if upstream_completes {
+            return self.completed_elsewhere(head, body).await;
+        }
+        self.answered(head, body, request_id.as_ref()).await
+    }
+
+    /// Records the handler's answer, then gives it.
+    async fn answered<R>(
+        mut self,
+        mut head: http::response::Parts,
+        body: R,
+        request_id: Option<&HeaderValue>,
+    ) -> Result<Response<Body>, Lost>
+    where
+        R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
+        R::Error: Into<BoxError>,
+    {
         if head.status.is_server_error() {
             self.pass.ended(Some(head.status));
         }
@@ -117,7 +148,7 @@ impl Run<'_> {
         match body {
             Buffered::Whole(mut bytes) => {
                 self.pass.ended(Some(head.status));
-                if let Some((code, said)) = spoken(&mut head, self.policy, request_id.as_ref()) {
+                if let Some((code, said)) = spoken(&mut head, self.policy, request_id) {
                     bytes = said;
                     if !code.is_outcome() {
                         // The handler has not judged the request: a retry may run.
@@ -140,6 +171,68 @@ impl Run<'_> {
             }
             Buffered::Broken(error) => self.failed(&error).await,
         }
+    }
+
+    /// The answer of a handler that completes by itself: what it recorded. Without a record nothing
+    /// was committed; its refusal is passed on, and a retry may run.
+    async fn completed_elsewhere<R>(
+        &mut self,
+        mut head: http::response::Parts,
+        body: R,
+    ) -> Result<Response<Body>, Lost>
+    where
+        R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
+        R::Error: Into<BoxError>,
+    {
+        self.pass.ended(Some(head.status));
+        if let Some(response) = self.recorded().await? {
+            return Ok(response);
+        }
+        let why = "the upstream answered without completing";
+        let ended = self.door.engine.abandon(self.permit, why).await;
+        if matches!(ended, Ok(Finish::Lost)) {
+            // Its transaction was still at the commit.
+            return self.recorded_or_lost().await;
+        }
+        if head.status.is_client_error() || head.status.is_server_error() {
+            names::strip_ours(&mut head.headers);
+            head.headers.insert(names::STORED, HeaderValue::from_static("false"));
+            let body = Body::live(Resumed { read: None, rest: body });
+            return Ok(Response::from_parts(head, body));
+        }
+        let detail = "the upstream answered without completing; nothing is recorded, and a retry \
+                      with the same key runs again";
+        Err(Lost::Refused(Refusal::new(Code::UpstreamFailed, detail)))
+    }
+
+    /// The handler broke off. What it committed counts; otherwise the permit ends.
+    async fn broke_off(&mut self, error: &BoxError) -> Result<Response<Body>, Lost> {
+        if let Some(response) = self.recorded().await? {
+            return Ok(response);
+        }
+        let failed = self.failed(error).await;
+        // A commit that was on its way ends the permit before we do, and is the answer.
+        match self.recorded().await? {
+            Some(response) => Ok(response),
+            None => failed,
+        }
+    }
+
+    async fn recorded_or_lost(&self) -> Result<Response<Body>, Lost> {
+        self.recorded().await?.ok_or(Lost::Overtaken)
+    }
+
+    /// What was recorded under this very permit, if anything.
+    async fn recorded(&self) -> Result<Option<Response<Body>>, Lost> {
+        let no_answer = |error| Lost::Refused(no_answer(&error));
+        let found = self.door.engine.look(self.permit.key()).await.map_err(no_answer)?;
+        let Some(stored) = found.map(|found| found.stored) else { return Ok(None) };
+        if stored.record.state != State::Done || stored.record.last_fence != self.permit.fence {
+            return Ok(None);
+        }
+        let outcome = stored.outcome.as_deref().unwrap_or_default();
+        let response = decode(outcome).and_then(replayed).map_err(Lost::Refused)?;
+        Ok(Some(response.map(Body::from)))
     }
 
     async fn record(&self, head: &http::response::Parts, body: Option<Bytes>) -> Result<(), Lost> {

@@ -88,6 +88,8 @@ pub struct Capabilities {
     pub lists_are_current: bool,
     /// What survives a power loss.
     pub durability: Durability,
+    /// What someone who runs it should know: weaker settings that were asked for by name.
+    pub warnings: Vec<String>,
 }
 
 /// What survives a power loss.
@@ -267,9 +269,12 @@ pub enum StoreError {
     /// What is stored is not what was written.
     #[error("stored data is damaged: {0}")]
     Corrupt(String),
-    /// The store can't be opened as it is: wrong version, locked, refused settings.
+    /// The store can't be opened as it is: locked, refused settings.
     #[error("{0}")]
     Open(String),
+    /// The store's tables are missing, older or newer than this program needs.
+    #[error("{0}")]
+    Schema(String),
 }
 
 impl StoreError {
@@ -289,6 +294,7 @@ impl StoreError {
             Self::Invalid(_) => "store.limit",
             Self::Corrupt(_) => "store.corrupt",
             Self::Open(_) => "store.open",
+            Self::Schema(_) => "store.schema",
         }
     }
 

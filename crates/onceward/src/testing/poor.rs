@@ -145,6 +145,7 @@ impl Store for PoorStore {
             watch: false,
             lists_are_current: false,
             durability: Durability::None,
+            warnings: Vec::new(),
         }
     }
 

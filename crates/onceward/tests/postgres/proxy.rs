@@ -1,6 +1,6 @@
 //! A wire that can be cut: forwards one store's connections, and loses an answer when told to.
 //!
-//! Rule: when armed, the bytes that carry COMMIT reach the server, and nothing comes back to the
+//! Rule: when armed, the bytes that carry a group reach the server, and nothing comes back to the
 //! store; its side of the connection is closed. Whether the server answered first is the test's
 //! choice. The server's side stays open until the proxy is dropped.
 
@@ -15,7 +15,7 @@ const OPEN: u8 = 0;
 const AFTER_ANSWER: u8 = 1;
 const BEFORE_ANSWER: u8 = 2;
 
-/// When to cut the wire on which the next COMMIT goes out.
+/// When to cut the wire on which the next group goes out.
 #[derive(Clone, Copy)]
 pub(crate) enum Cut {
     /// Once the server has answered: it is committed, and nobody hears.
@@ -49,7 +49,7 @@ impl Proxy {
         self.address
     }
 
-    /// Cuts the wire of the next COMMIT, once.
+    /// Cuts the wire of the next group, once.
     pub(crate) fn arm(&self, cut: Cut) {
         self.cut.store(cut as u8, Ordering::SeqCst);
     }
@@ -70,8 +70,7 @@ async fn forward(mut store: TcpStream, mut server: TcpStream, cut: Arc<AtomicU8>
                 let Ok(bytes @ 1..) = read else { return };
                 let sent = &to_server[..bytes];
                 server.write_all(sent).await.unwrap();
-                let commits = sent.windows(7).any(|window| window == b"COMMIT\0");
-                let how = if commits { cut.swap(OPEN, Ordering::SeqCst) } else { OPEN };
+                let how = if carries_group(sent) { cut.swap(OPEN, Ordering::SeqCst) } else { OPEN };
                 if how != OPEN {
                     if how == AFTER_ANSWER {
                         while !answered_commit(&mut server, &mut to_store).await {}
@@ -92,9 +91,17 @@ async fn forward(mut store: TcpStream, mut server: TcpStream, cut: Arc<AtomicU8>
     }
 }
 
-/// Reads on until the server says that it has committed.
+/// Whether these bytes begin a call of the group's function: no other statement takes as many
+/// arguments, and their number stands behind the names of portal and statement.
+fn carries_group(sent: &[u8]) -> bool {
+    const ARGUMENTS: [u8; 2] = 77_u16.to_be_bytes();
+    let head = sent.get(5..25).unwrap_or_default();
+    sent.first() == Some(&b'B') && head.windows(2).any(|window| window == ARGUMENTS)
+}
+
+/// Reads on until the server says that it has committed: it is ready, and in no transaction.
 async fn answered_commit(server: &mut TcpStream, buffer: &mut [u8]) -> bool {
     let bytes = server.read(buffer).await.unwrap();
     assert_ne!(bytes, 0, "the server closed the connection before it had committed");
-    buffer[..bytes].windows(7).any(|window| window == b"COMMIT\0")
+    buffer[..bytes].windows(6).any(|window| window == b"Z\0\0\0\x05I")
 }

@@ -111,7 +111,8 @@ impl Place {
             "CREATE TABLE {schema}.test_clock (now bigint NOT NULL); \
              INSERT INTO {schema}.test_clock VALUES ({at}); \
              CREATE OR REPLACE FUNCTION {schema}.store_now_ms() RETURNS bigint \
-                 LANGUAGE sql VOLATILE AS 'SELECT now FROM {schema}.test_clock'"
+                 LANGUAGE sql VOLATILE SECURITY DEFINER \
+                 AS 'SELECT now FROM {schema}.test_clock'"
         ))
         .await;
     }
@@ -120,13 +121,17 @@ impl Place {
         self.sql(&format!("UPDATE test_clock SET now = {at}")).await;
     }
 
-    /// An open transaction of someone else that holds a lock of the store, by its name.
-    pub(crate) async fn hold(&self, name: &str) -> Client {
+    /// An open transaction of someone else that holds a lock of the store, by its name's parts.
+    pub(crate) async fn hold(&self, name: &[&str]) -> Client {
         let other = client(&url()).await;
-        let name = format!("{}:{name}", self.schema);
-        other.batch_execute("BEGIN").await.unwrap();
-        let take = "SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))";
-        assert!(other.query_one(take, &[&name]).await.unwrap().get::<_, bool>(0));
+        let mut parts = vec![self.schema.as_str()];
+        parts.extend(name);
+        other
+            .batch_execute(&format!("BEGIN; SET LOCAL search_path = {}", self.schema))
+            .await
+            .unwrap();
+        let take = "SELECT pg_try_advisory_xact_lock(lock_of(VARIADIC $1::text[]))";
+        assert!(other.query_one(take, &[&parts]).await.unwrap().get::<_, bool>(0));
         other
     }
 

@@ -60,7 +60,8 @@ impl Place {
              CREATE TABLE test_clock (now bigint NOT NULL); \
              INSERT INTO test_clock VALUES ({}); \
              CREATE OR REPLACE FUNCTION store_now_ms() RETURNS bigint \
-                 LANGUAGE sql VOLATILE AS 'SELECT now FROM {schema}.test_clock'",
+                 LANGUAGE sql VOLATILE SECURITY DEFINER \
+                 AS 'SELECT now FROM {schema}.test_clock'",
             START.0
         );
         client.batch_execute(&clock).await.map_err(failed)?;

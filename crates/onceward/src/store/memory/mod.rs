@@ -90,6 +90,7 @@ impl Store for MemoryStore {
             watch: true,
             lists_are_current: true,
             durability: Durability::None,
+            warnings: Vec::new(),
         }
     }
 

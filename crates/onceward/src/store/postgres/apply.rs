@@ -1,27 +1,28 @@
-//! A group of batches in one transaction: locks, look, check, write, commit; two round trips.
+//! A group of batches in one call of one function, which is one transaction and one round trip.
 //!
-//! Rule: everything that is looked at was locked before, by name, and stays so until the commit;
-//! therefore what was checked still holds when it is written. Locks of keys, marks and tokens are
-//! tried, never waited for. Each batch is answered on its own; a group that fails whole is applied
-//! again batch by batch. What is written, and how, is said in `writer.rs`.
+//! Rule: each batch is answered on its own; a group that fails whole is applied again batch by
+//! batch. An answer that does not come means `Unknown`, because the call may have been carried out
+//! or may still be. What the call does, in which order and why, is said at `apply_group` in the
+//! third migration; what it is given, in `group.rs`.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use onceward_core::batch::{Answer, Applied, Batch, Condition, Refused, There, Witness, Write};
-use onceward_core::key::{Key, Subject};
-use onceward_core::record::{Mark, Stored};
-use onceward_core::stamp::{At, Fence, Rev, Token};
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{Error, Row};
+use onceward_core::batch::{Answer, Applied, Batch, Refused, There, Write};
+use onceward_core::record::{Draft, FenceWrite};
+use onceward_core::stamp::{At, Fence, Rev};
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::super::{Committed, StoreError};
-use super::failure::Failure;
+use super::failure::{Failure, breaks_session, describe};
+use super::group::{Arguments, Group};
 use super::open::{Lease, Session};
-use super::reader::KeyColumns;
 use super::rows;
-use super::sql::Sql;
-use super::writer::{Looked, Writes};
+use super::sql::{self, Sql};
+
+/// Tokens that a session writes before it drops old ones.
+const TOKENS_PER_PURGE: u32 = 256;
 
 /// What one batch came to: an answer, or what is wrong with it alone.
 type Result1 = Result<Answer, StoreError>;
@@ -33,12 +34,16 @@ pub(super) async fn commit(
     group: &[Arc<Batch>],
 ) -> Result<Committed, StoreError> {
     let session = &lease.session;
-    let results = match attempt(session, schema, group).await {
-        Err(Failure::Rejected { .. }) if group.len() > 1 => {
-            one_by_one(session, schema, group).await
+    let results = if group.iter().any(|batch| prunes(batch)) {
+        one_by_one(session, schema, group).await
+    } else {
+        match attempt(session, schema, group).await {
+            Err(Failure::Rejected { .. }) if group.len() > 1 => {
+                one_by_one(session, schema, group).await
+            }
+            Err(Failure::Rejected { transient, text }) => Ok(vec![rejected(transient, text)]),
+            other => other,
         }
-        Err(Failure::Rejected { transient, text }) => Ok(vec![rejected(transient, text)]),
-        other => other,
     };
     let results = results.map_err(Failure::into_store_error)?;
     lease.give_back();
@@ -68,338 +73,199 @@ async fn one_by_one(
 ) -> Result<Vec<Result1>, Failure> {
     let mut results = Vec::with_capacity(group.len());
     for batch in group {
-        match attempt(session, schema, std::slice::from_ref(batch)).await {
+        let attempted = if prunes(batch) {
+            attempt_pruning(session, schema, batch).await
+        } else {
+            attempt(session, schema, std::slice::from_ref(batch)).await
+        };
+        match attempted {
             Ok(one) => results.extend(one),
             Err(Failure::Rejected { transient, text }) => results.push(rejected(transient, text)),
-            // What was applied before the connection broke can't be told any more, only asked for.
-            Err(Failure::Gone(text)) if !results.is_empty() => return Err(Failure::Lost(text)),
             Err(broken) => return Err(broken),
         }
     }
     Ok(results)
 }
 
+/// Whether a batch drops audit entries. Few do, now and then: they have a transaction of their own,
+/// in which the function is one step, so that it need not know of them.
+fn prunes(batch: &Batch) -> bool {
+    batch.writes.iter().any(|write| matches!(write, Write::Prune { .. }))
+}
+
+async fn attempt_pruning(
+    session: &Session,
+    schema: &str,
+    batch: &Arc<Batch>,
+) -> Result<Vec<Result1>, Failure> {
+    session.flight(session.client.batch_execute("BEGIN")).await??;
+    let pruned = async {
+        let answers = attempt(session, schema, std::slice::from_ref(batch)).await?;
+        if matches!(&answers[..], [Ok(Answer::Applied(applied))] if !applied.again) {
+            prune(session, batch).await?;
+        }
+        Ok(answers)
+    };
+    let answers = match pruned.await {
+        Err(Failure::Rejected { transient, text }) => {
+            session.flight(session.client.batch_execute("ROLLBACK")).await??;
+            return Err(Failure::Rejected { transient, text });
+        }
+        other => other?,
+    };
+    let lost = |text: String| Failure::Lost(text);
+    let ended = session.flight(session.client.batch_execute("COMMIT")).await;
+    ended
+        .map_err(|_| lost("the connection broke at the commit".into()))?
+        .map_err(|error| lost(describe(&error)))?;
+    Ok(answers)
+}
+
+async fn prune(session: &Session, batch: &Batch) -> Result<(), Failure> {
+    for write in &batch.writes {
+        let Write::Prune { tenant, through, until } = write else { continue };
+        let tenant = rows::text_column(tenant);
+        let (xact, id) = (through.0.to_string(), through.1.cast_signed());
+        let until = rows::instant(*until);
+        let client = &session.client;
+        session.flight(client.execute(session.prepared(Sql::SetTenant), &[&tenant])).await??;
+        let values: [&(dyn ToSql + Sync); 4] = [&tenant, &xact, &id, &until];
+        let types = [Type::TEXT, Type::TEXT, Type::INT8, Type::INT8];
+        let values: Vec<_> = values.into_iter().zip(types).collect();
+        session.flight(client.query_typed(sql::PRUNE_AUDIT, &values)).await??;
+    }
+    Ok(())
+}
+
 /// One transaction for these batches.
 async fn attempt(
     session: &Session,
     schema: &str,
-    group: &[Arc<Batch>],
+    batches: &[Arc<Batch>],
 ) -> Result<Vec<Result1>, Failure> {
-    let touched = Touched::by(group, schema);
-    let held = match hold(session, &touched).await {
-        Ok(held) => held,
-        Err(Failure::Rejected { transient, text }) => {
-            let end = session.flight(session.client.batch_execute("ROLLBACK")).await?;
-            end?;
-            return Err(Failure::Rejected { transient, text });
-        }
-        Err(broken) => return Err(broken),
+    let group = Group::of(schema, batches);
+    let purges = session.tokens_written(group.tokens(), TOKENS_PER_PURGE);
+    let arguments = Arguments::of(&group, purges);
+    let statement = session.prepared(Sql::ApplyGroup);
+    let lost = |failure| match failure {
+        Failure::Gone(text) => Failure::Lost(text),
+        other => other,
     };
-    let mut stamps = held.stamps.iter().copied();
-    let mut writes = Writes::new(held.now);
-    let mut verdicts = Vec::with_capacity(group.len());
-    for (index, batch) in group.iter().enumerate() {
-        let got = held.got.get(index) == Some(&true);
-        let verdict = if got { check(batch, &held) } else { Verdict::Contended };
-        let verdict = match verdict {
-            Verdict::Holds(_) => Verdict::Holds(writes.add(batch, &held, &mut stamps)),
-            other => other,
+    let values = arguments.values();
+    let answered = session.flight(session.client.query(statement, &values)).await.map_err(lost)?;
+    let rows = answered.map_err(|error| match breaks_session(&error) {
+        true => Failure::Lost(describe(&error)),
+        false => Failure::from(error),
+    })?;
+    // It was carried out: an answer that can't be read says nothing else.
+    let unreadable = |error: StoreError| Failure::Lost(error.to_string());
+    let outcome = Outcome::read(&rows).map_err(unreadable)?;
+    let mut there = there_now(&group, batches, &outcome, &rows);
+    let firsts = group.first_puts();
+    let batches = 0..batches.len();
+    Ok(batches.map(|batch| outcome.answer(batch, firsts[batch], &mut there)).collect())
+}
+
+/// What became of each batch, as the first row of the answer says.
+struct Outcome {
+    now: At,
+    verdicts: Vec<i16>,
+    again: Vec<(Option<i64>, Option<i64>)>,
+    failed: Vec<i64>,
+    stamps: Vec<Option<i64>>,
+}
+
+/// Where the answer's own columns begin, behind those of what is there.
+const HEAD: usize = rows::LOOKED_COLUMNS;
+
+impl Outcome {
+    fn read(rows: &[Row]) -> Result<Self, StoreError> {
+        let Some(head) = rows.first() else {
+            return Err(StoreError::Corrupt("a group came without an answer".into()));
         };
-        verdicts.push(verdict);
-    }
-    let (keys, subjects) = refused_of(group, &verdicts);
-    let looked = writes.run(session, &keys, &subjects).await?;
-    let there = ThereNow::of(&looked, &keys, &subjects);
-    let answered = group.iter().zip(verdicts);
-    Ok(answered.map(|(batch, verdict)| answer(batch, verdict, held.now, &there)).collect())
-}
-
-/// What the group is about, each once, and the names of its locks.
-struct Touched<'a> {
-    keys: Vec<&'a Key>,
-    subjects: Vec<&'a Subject>,
-    tokens: Vec<Token>,
-    /// In order, each with the batch that needs it, counted from 1 as SQL does.
-    locks: Vec<(String, i32)>,
-    /// The same for the tenants whose audit is written.
-    audits: Vec<(String, i32)>,
-    batches: i32,
-    puts: i64,
-}
-
-impl<'a> Touched<'a> {
-    /// The names of locks are the same in every version that may run beside this one.
-    fn by(group: &'a [Arc<Batch>], schema: &str) -> Self {
-        let mut locks = Vec::new();
-        let mut audits = Vec::new();
-        let mut tokens = Vec::new();
-        let mut puts = 0;
-        let mut batches = 0;
-        for batch in group {
-            batches += 1;
-            let owner = batches;
-            locks.extend(batch.keys().map(|key| (format!("{schema}:record:{key}"), owner)));
-            let subjects = batch.subjects();
-            locks.extend(subjects.map(|subject| (format!("{schema}:mark:{subject}"), owner)));
-            if batch.witness() == Witness::Tokens {
-                // A batch whose rows are gone or are none still has to exclude its own copy.
-                locks.push((format!("{schema}:token:{:032x}", batch.token.0), owner));
-                tokens.push(batch.token);
-            }
-            for write in &batch.writes {
-                match write {
-                    Write::Put(_) => puts += 1,
-                    Write::Audit(entry) => {
-                        let tenant = rows::text_column(&entry.tenant);
-                        audits.push((format!("{schema}:audit:{tenant}"), owner));
-                    }
-                    Write::Delete(_) | Write::Mark { .. } | Write::Prune { .. } => {}
-                }
-            }
-        }
-        locks.sort_unstable();
-        locks.dedup();
-        audits.sort_unstable();
-        audits.dedup();
-        let keys: HashSet<&Key> = group.iter().flat_map(|batch| batch.keys()).collect();
-        let subjects: HashSet<&Subject> = group.iter().flat_map(|b| b.subjects()).collect();
-        Self {
-            keys: keys.into_iter().collect(),
-            subjects: subjects.into_iter().collect(),
-            tokens,
-            locks,
-            audits,
-            batches,
-            puts,
-        }
-    }
-}
-
-/// What was found once everything was locked.
-pub(super) struct Held<'a> {
-    pub(super) now: At,
-    stamps: Vec<u64>,
-    /// Which batches got all their locks.
-    got: Vec<bool>,
-    pub(super) records: HashMap<&'a Key, Stamped>,
-    /// Position and the digest of the value.
-    pub(super) marks: HashMap<&'a Subject, (u64, Option<Vec<u8>>)>,
-    tokens: HashSet<Token>,
-}
-
-/// The stamps of a record.
-pub(super) struct Stamped {
-    rev: Rev,
-    fence: Option<Fence>,
-    token: Token,
-}
-
-/// The first round trip: locks, then now and stamps, then the look.
-async fn hold<'a>(session: &Session, touched: &Touched<'a>) -> Result<Held<'a>, Failure> {
-    let client = &session.client;
-    // Read committed, whatever the database's default is: each statement has to see what was
-    // committed before the locks were taken. Biased: statements go out in this order.
-    let (begun, locks, drawn, records, marks, tokens) = session
-        .flight(async {
-            tokio::join!(
-                biased;
-                client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"),
-                lock(session, touched),
-                draw(session, touched.puts),
-                find_records(session, &touched.keys),
-                find_marks(session, &touched.subjects),
-                find_tokens(session, &touched.tokens),
-            )
+        let revs: Vec<Option<i64>> = rows::get(head, HEAD + 2)?;
+        let fences: Vec<Option<i64>> = rows::get(head, HEAD + 3)?;
+        let failed: Option<Vec<i64>> = rows::get(head, HEAD + 4)?;
+        Ok(Self {
+            now: At(rows::number(head, HEAD)?),
+            verdicts: rows::get(head, HEAD + 1)?,
+            again: revs.into_iter().zip(fences).collect(),
+            failed: failed.unwrap_or_default(),
+            stamps: rows::get(head, HEAD + 5)?,
         })
-        .await?;
-    begun?;
-    let locks = locks?;
-    let drawn = drawn?;
-    let (records, marks, tokens) = (records?, marks?, tokens?);
-    read_held(touched, &locks, &drawn, &records, &marks, &tokens)
-}
-
-async fn lock(session: &Session, touched: &Touched<'_>) -> Result<Row, Error> {
-    let (names, owners) = columns(&touched.locks);
-    let (audits, audit_owners) = columns(&touched.audits);
-    let values: [&(dyn ToSql + Sync); 5] =
-        [&names, &owners, &audits, &audit_owners, &touched.batches];
-    session.client.query_one(session.prepared(Sql::Lock), &values).await
-}
-
-fn columns(locks: &[(String, i32)]) -> (Vec<&str>, Vec<i32>) {
-    locks.iter().map(|(name, owner)| (name.as_str(), *owner)).unzip()
-}
-
-async fn draw(session: &Session, stamps: i64) -> Result<Row, Error> {
-    session.client.query_one(session.prepared(Sql::Draw), &[&stamps]).await
-}
-
-async fn find_records(session: &Session, keys: &[&Key]) -> Result<Vec<Row>, Error> {
-    if keys.is_empty() {
-        return Ok(Vec::new());
     }
-    let KeyColumns { tenants, kinds, names } = KeyColumns::of(keys);
-    let statement = session.prepared(Sql::FindRecords);
-    session.client.query(statement, &[&tenants, &kinds, &names]).await
-}
 
-async fn find_marks(session: &Session, subjects: &[&Subject]) -> Result<Vec<Row>, Error> {
-    if subjects.is_empty() {
-        return Ok(Vec::new());
-    }
-    let tenants: Vec<&str> = subjects.iter().map(|subject| subject.tenant_column()).collect();
-    let names: Vec<&str> = subjects.iter().map(|subject| subject.name_column()).collect();
-    session.client.query(session.prepared(Sql::FindMarks), &[&tenants, &names]).await
-}
-
-async fn find_tokens(session: &Session, tokens: &[Token]) -> Result<Vec<Row>, Error> {
-    if tokens.is_empty() {
-        return Ok(Vec::new());
-    }
-    let tokens: Vec<Vec<u8>> = tokens.iter().map(|token| rows::token_column(*token)).collect();
-    session.client.query(session.prepared(Sql::FindTokens), &[&tokens]).await
-}
-
-/// A column of another type than the statement names is a broken server: nothing can go on.
-fn read_held<'a>(
-    touched: &Touched<'a>,
-    locks: &Row,
-    drawn: &Row,
-    records: &[Row],
-    marks: &[Row],
-    tokens: &[Row],
-) -> Result<Held<'a>, Failure> {
-    let broken = |error: StoreError| Failure::Gone(error.to_string());
-    let got = rows::get(locks, 0).map_err(broken)?;
-    let now = At(rows::number(drawn, 0).map_err(broken)?);
-    let stamps: Vec<i64> = rows::get(drawn, 1).map_err(broken)?;
-    let token = |bytes: &[u8]| {
-        // A token of another length was not written by us and is nobody's.
-        Token(<[u8; 16]>::try_from(bytes).map_or(0, u128::from_be_bytes))
-    };
-    let mut found = HashMap::with_capacity(records.len());
-    for row in records {
-        let place = rows::place(row, 0).map_err(broken)?;
-        let stamped = Stamped {
-            rev: Rev(rows::number(row, 1).map_err(broken)?),
-            fence: rows::optional(row, 2).map_err(broken)?.map(Fence),
-            token: token(rows::get(row, 3).map_err(broken)?),
-        };
-        found.extend(touched.keys.get(place).map(|key| (*key, stamped)));
-    }
-    let mut marked = HashMap::with_capacity(marks.len());
-    for row in marks {
-        let place = rows::place(row, 0).map_err(broken)?;
-        let position = rows::number(row, 1).map_err(broken)?;
-        let digest = rows::get(row, 2).map_err(broken)?;
-        marked.extend(touched.subjects.get(place).map(|subject| (*subject, (position, digest))));
-    }
-    let known = tokens.iter().map(|row| rows::get(row, 0).map(token));
-    Ok(Held {
-        now,
-        stamps: stamps.into_iter().map(i64::cast_unsigned).collect(),
-        got,
-        records: found,
-        marks: marked,
-        tokens: known.collect::<Result<_, _>>().map_err(broken)?,
-    })
-}
-
-/// What becomes of one batch.
-enum Verdict {
-    Contended,
-    /// Applied by an earlier try.
-    Again(Option<(Rev, Option<Fence>)>),
-    /// The conditions that do not hold.
-    Refused(Vec<usize>),
-    /// Written; with the stamps of its first put.
-    Holds(Option<(Rev, Option<Fence>)>),
-}
-
-/// Recognises a batch or checks its conditions, from what was found under its locks.
-fn check(batch: &Batch, held: &Held<'_>) -> Verdict {
-    match batch.witness() {
-        Witness::Tokens if held.tokens.contains(&batch.token) => return Verdict::Again(None),
-        Witness::Tokens => {}
-        Witness::Record(key) => {
-            let there = held.records.get(key).filter(|there| there.token == batch.token);
-            if let Some(Stamped { rev, fence, .. }) = there {
-                return Verdict::Again(Some((*rev, *fence)));
+    fn answer(
+        &self,
+        batch: usize,
+        first: Option<(usize, &Draft)>,
+        there: &mut ThereNow,
+    ) -> Result1 {
+        let now = self.now;
+        match self.verdicts.get(batch) {
+            Some(0) => {
+                let first = first.and_then(|(place, draft)| {
+                    let stamp = self.stamps.get(place).copied().flatten()?.cast_unsigned();
+                    Some((Rev(stamp), fence_of(draft, stamp)))
+                });
+                Ok(Answer::Applied(Applied { now, first, again: false }))
             }
+            Some(1) => Ok(Answer::Contended),
+            Some(2) => {
+                let (rev, fence) = self.again.get(batch).copied().unwrap_or_default();
+                let fence = fence.map(|fence| Fence(fence.cast_unsigned()));
+                let first = rev.map(|rev| (Rev(rev.cast_unsigned()), fence));
+                Ok(Answer::Applied(Applied { now, first, again: true }))
+            }
+            Some(3) => {
+                let failed = there.remove(&batch).unwrap_or_default();
+                let mut failed: Vec<_> = failed
+                    .into_iter()
+                    .map(|(condition, there)| Ok((condition, there?)))
+                    .collect::<Result<_, StoreError>>()?;
+                failed.sort_unstable_by_key(|(condition, _)| *condition);
+                Ok(Answer::Refused(Refused { now, failed }))
+            }
+            _ => Err(StoreError::Unknown("a batch of the group has no answer".into())),
         }
-    }
-    let fails = |condition: &Condition| match condition.subject() {
-        Some(subject) => {
-            let position = held.marks.get(subject).map_or(0, |(position, _)| *position);
-            !condition.holds_at(position)
-        }
-        None => {
-            let there = condition.key().and_then(|key| held.records.get(key));
-            !condition.holds_for_stamps(there.map(|there| (there.rev, there.fence)))
-        }
-    };
-    let conditions = batch.conditions.iter().enumerate();
-    let failed: Vec<usize> = conditions.filter(|(_, c)| fails(c)).map(|(i, _)| i).collect();
-    if failed.is_empty() { Verdict::Holds(None) } else { Verdict::Refused(failed) }
-}
-
-/// Whose state now the refusals have to show.
-fn refused_of<'a>(
-    group: &'a [Arc<Batch>],
-    verdicts: &[Verdict],
-) -> (Vec<&'a Key>, Vec<&'a Subject>) {
-    let mut keys = BTreeSet::new();
-    let mut subjects = BTreeSet::new();
-    for (batch, verdict) in group.iter().zip(verdicts) {
-        let Verdict::Refused(failed) = verdict else { continue };
-        for condition in failed.iter().map(|index| &batch.conditions[*index]) {
-            keys.extend(condition.key());
-            subjects.extend(condition.subject());
-        }
-    }
-    (keys.into_iter().collect(), subjects.into_iter().collect())
-}
-
-/// What is there now, where a condition failed; damage is told to the batch that met it.
-struct ThereNow<'a> {
-    records: HashMap<&'a Key, Result<Stored, StoreError>>,
-    marks: HashMap<&'a Subject, Result<Mark, StoreError>>,
-}
-
-impl<'a> ThereNow<'a> {
-    fn of(looked: &Looked, keys: &[&'a Key], subjects: &[&'a Subject]) -> Self {
-        let key_of = |row: &Row| rows::place_of_record(row).ok().and_then(|i| keys.get(i));
-        let records = looked.records.iter().filter_map(|row| {
-            let stored = rows::read_stored(row).map(|(stored, _)| stored);
-            key_of(row).map(|key| (*key, stored))
-        });
-        let subject_of = |row: &Row| rows::place_of_mark(row).ok().and_then(|i| subjects.get(i));
-        let marks = looked.marks.iter().filter_map(|row| {
-            let mark = rows::read_mark(row).map(|(_, mark)| mark);
-            subject_of(row).map(|subject| (*subject, mark))
-        });
-        Self { records: records.collect(), marks: marks.collect() }
-    }
-
-    fn shown(&self, condition: &Condition) -> Result<There, StoreError> {
-        if let Some(subject) = condition.subject() {
-            return Ok(There::Mark(self.marks.get(subject).cloned().transpose()?));
-        }
-        let stored = condition.key().and_then(|key| self.records.get(key));
-        Ok(There::Record(stored.cloned().transpose()?.map(Box::new)))
     }
 }
 
-fn answer(batch: &Batch, verdict: Verdict, now: At, there: &ThereNow<'_>) -> Result1 {
-    match verdict {
-        Verdict::Contended => Ok(Answer::Contended),
-        Verdict::Again(first) => Ok(Answer::Applied(Applied { now, first, again: true })),
-        Verdict::Holds(first) => Ok(Answer::Applied(Applied { now, first, again: false })),
-        Verdict::Refused(failed) => {
-            let shown = |index: usize| Ok((index, there.shown(&batch.conditions[index])?));
-            let failed = failed.into_iter().map(shown).collect::<Result<_, StoreError>>()?;
-            Ok(Answer::Refused(Refused { now, failed }))
-        }
+/// The fence of a record that was put with this stamp.
+fn fence_of(draft: &Draft, stamp: u64) -> Option<Fence> {
+    match draft.fence {
+        FenceWrite::Keep => draft.record.fence,
+        FenceWrite::Grant => Some(Fence(stamp)),
+        FenceWrite::End | FenceWrite::Once => None,
     }
+}
+
+/// Per batch the conditions that failed, and what is there; damage is told to who met it.
+type ThereNow = HashMap<usize, Vec<(usize, Result<There, StoreError>)>>;
+
+fn there_now(
+    group: &Group<'_>,
+    batches: &[Arc<Batch>],
+    outcome: &Outcome,
+    rows: &[Row],
+) -> ThereNow {
+    let mut shown: HashMap<i64, &Row> = HashMap::new();
+    for row in rows.iter().skip(1) {
+        shown.extend(rows::place_column(row).ok().map(|place| (place, row)));
+    }
+    let mut there = ThereNow::new();
+    for check in &outcome.failed {
+        let Some((batch, condition)) = group.failed(*check) else { continue };
+        let row = shown.get(check);
+        let is_mark = batches[batch].conditions[condition].subject().is_some();
+        let found = if is_mark {
+            let mark = row.map(|row| rows::read_mark(row).map(|(_, mark)| mark));
+            mark.transpose().map(There::Mark)
+        } else {
+            let stored = row.map(|row| rows::read_stored(row).map(|(stored, _)| Box::new(stored)));
+            stored.transpose().map(There::Record)
+        };
+        there.entry(batch).or_default().push((condition, found));
+    }
+    there
 }

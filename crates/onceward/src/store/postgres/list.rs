@@ -18,7 +18,7 @@ use super::failure::Failure;
 use super::open::{Lease, Session};
 use super::reader;
 use super::rows::{self, instant, kind_code, state_code, text_column};
-use super::sql;
+use super::sql::{self, Sql};
 
 /// Sorts below every instant that is stored.
 const BEFORE_ALL: i64 = -1;
@@ -34,9 +34,6 @@ pub(super) async fn list(
     after: Option<&Cursor>,
     limit: usize,
 ) -> Result<Page, StoreError> {
-    if let List::Settled { .. } = what {
-        return Err(StoreError::Unsupported { store: "postgres", what: "settled lists" });
-    }
     let start = Start::read(what, after)?;
     let (now, rows) =
         pages(&lease.session, what, &start, limit).await.map_err(Failure::into_store_error)?;
@@ -54,9 +51,15 @@ pub(super) async fn list(
             let last = marks.last().map(|(subject, _)| subject.name_column().to_string());
             (Items::Marks(marks), last)
         }
-        List::Audit(_) | List::Settled { .. } => {
+        List::Settled { .. } => {
+            let settled: Vec<_> = shown.iter().map(rows::read_settled).collect::<Result<_, _>>()?;
+            // It goes on here once there is more, so it always says where.
+            let next = shown.last().map(rows::audit_place).transpose()?.map(Cursor);
+            return Ok(Page { now, items: Items::Settled(settled), next });
+        }
+        List::Audit(_) => {
             let audit: Vec<_> = shown.iter().map(rows::read_audit).collect::<Result<_, _>>()?;
-            let last = audit.last().map(|audited| audited.id.to_string());
+            let last = shown.last().map(rows::audit_place).transpose()?;
             (Items::Audit(audit), last)
         }
     };
@@ -80,7 +83,8 @@ enum Start {
     /// Priority, instant and key.
     Place(i16, i64, Key),
     Name(String),
-    Number(i64),
+    /// Transaction and number of an entry.
+    Entry(u64, i64),
 }
 
 impl Start {
@@ -93,10 +97,9 @@ impl Start {
                 let subject = Subject::from_columns(tenant, cursor).ok();
                 subject.map(|subject| Self::Name(subject.name_column().to_string()))
             }
-            List::Audit(_) | List::Settled { .. } => {
-                let last = cursor.parse::<u64>().ok();
-                last.map(|last| Self::Number(i64::try_from(last).unwrap_or(i64::MAX)))
-            }
+            List::Audit(_) | List::Settled { .. } => cursor
+                .split_once('.')
+                .and_then(|(xact, id)| Some(Self::Entry(xact.parse().ok()?, id.parse().ok()?))),
         };
         start.ok_or_else(StoreError::bad_cursor)
     }
@@ -133,19 +136,21 @@ async fn pages(
     limit: usize,
 ) -> Result<(At, Vec<Row>), Failure> {
     let take = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
-    let (begun, now, adapted) = session
+    let (begun, now, adapted, set) = session
         .flight(async {
             tokio::join!(
                 biased;
                 session.client.batch_execute("BEGIN"),
                 reader::now(session),
                 adapt(session, what),
+                set_tenant(session, what),
             )
         })
         .await?;
     begun?;
     let now = now?;
     adapted?;
+    set?;
     let (rows, ended) = session
         .flight(async {
             tokio::join!(
@@ -169,6 +174,20 @@ async fn adapt(session: &Session, what: &List) -> Result<(), Error> {
     }
 }
 
+/// A list of one tenant runs under that tenant; one of all finds its tenants itself.
+async fn set_tenant(session: &Session, what: &List) -> Result<(), Error> {
+    let tenant = match what {
+        List::Records { tenant, .. }
+        | List::Audit(AuditFilter { tenant, .. })
+        | List::Settled { tenant } => tenant.as_ref(),
+        List::Marks { tenant, .. } => Some(tenant),
+        List::Due { .. } | List::Sweepable => None,
+    };
+    let Some(tenant) = tenant else { return Ok(()) };
+    let tenant = text_column(tenant);
+    session.client.execute(session.prepared(Sql::SetTenant), &[&tenant]).await.map(drop)
+}
+
 async fn select(
     session: &Session,
     what: &List,
@@ -187,8 +206,11 @@ async fn select(
         List::Due { queue } => due(session, queue, start, now, take).await,
         List::Sweepable => sweepable(session, start, now, take).await,
         List::Marks { tenant, prefix } => marks(session, tenant, prefix, start, take).await,
-        List::Audit(filter) => audit(session, filter, start, take).await,
-        List::Settled { .. } => Ok(Vec::new()),
+        List::Audit(filter) => audit(session, filter, false, start, take).await,
+        List::Settled { tenant } => {
+            let filter = AuditFilter { tenant: tenant.clone(), ..AuditFilter::default() };
+            audit(session, &filter, true, start, take).await
+        }
     }
 }
 
@@ -312,24 +334,34 @@ async fn marks(
 async fn audit(
     session: &Session,
     filter: &AuditFilter,
+    settled: bool,
     start: &Start,
     take: i64,
 ) -> Result<Vec<Row>, Error> {
-    let last = if let Start::Number(last) = start { *last } else { 0 };
+    let (xact, id) = if let Start::Entry(xact, id) = start { (*xact, *id) } else { (0, 0) };
+    let xact = xact.to_string();
     let AuditFilter { tenant, subject, key_hash, action, from, to } = filter;
-    let texts = [tenant, subject, key_hash, action].map(|text| text.as_deref().map(text_column));
+    let texts = [subject, key_hash, action].map(|text| text.as_deref().map(text_column));
     let (from, to) = (from.map(instant), to.map(instant));
-    let values: [Value<'_>; 8] = [
-        (&last, Type::INT8),
-        (&texts[0], Type::TEXT),
+    let tenant = tenant.as_deref().map(text_column);
+    let mut values: Vec<Value<'_>> = vec![(&xact, Type::TEXT), (&id, Type::INT8)];
+    let statement = match &tenant {
+        Some(tenant) => {
+            values.push((tenant, Type::TEXT));
+            sql::LIST_AUDIT
+        }
+        None => sql::LIST_AUDIT_OF_ALL,
+    };
+    values.extend([
+        (&texts[0] as &(dyn ToSql + Sync), Type::TEXT),
         (&texts[1], Type::TEXT),
         (&texts[2], Type::TEXT),
-        (&texts[3], Type::TEXT),
         (&from, Type::INT8),
         (&to, Type::INT8),
+        (&settled, Type::BOOL),
         (&take, Type::INT8),
-    ];
-    session.client.query_typed(sql::LIST_AUDIT, &values).await
+    ]);
+    session.client.query_typed(statement, &values).await
 }
 
 /// The first text above all that start with this; none when there is no such text.

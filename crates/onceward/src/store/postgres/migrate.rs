@@ -1,12 +1,14 @@
 //! Migrations: embedded SQL files, applied once, in order, all in one transaction under one lock.
 //!
-//! Rule: a file that was applied never changes (its checksum is kept), and a schema that a newer
-//! version has migrated is left alone. Opening never migrates: it refuses and says what to run.
+//! Rule: a file that was applied never changes (its checksum is kept). A schema that the next
+//! version has migrated is worked on as long as that version says so, and never migrated back.
+//! Roles and grants are brought to what they should be at each run. Opening never migrates: it
+//! refuses and says what to run.
 
 use tokio_postgres::{Client, Error};
 
 use super::super::StoreError;
-use super::failure::describe;
+use super::failure::{breaks_session, describe};
 use super::open::Target;
 
 struct Migration {
@@ -15,21 +17,49 @@ struct Migration {
     sql: &'static str,
 }
 
-const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, name: "tables", sql: include_str!("migrations/0001_tables.sql") }];
+macro_rules! migrations {
+    ($($version:literal $name:literal,)*) => {
+        &[$(Migration {
+            version: $version,
+            name: $name,
+            sql: include_str!(concat!("migrations/000", $version, "_", $name, ".sql")),
+        },)*]
+    };
+}
+
+const MIGRATIONS: &[Migration] = migrations! {
+    1 "tables",
+    2 "policies",
+    3 "group",
+    4 "lists",
+    5 "views",
+    6 "calls",
+};
+
+/// The oldest program, by the version of its schema, that works on the schema as it is after the
+/// last of these migrations. A migration that takes something away, or changes what a function of
+/// the program before is given, raises it two releases after the program has stopped to need it:
+/// the versions N and N-1 share a database.
+const OLDEST: i32 = 1;
 
 /// The version of a schema that is up to date.
 pub(super) const VERSION: usize = MIGRATIONS.len();
+
+/// Who there is, before, and who may do what, after the migrations; both at every run.
+const ROLES: &str = include_str!("roles.sql");
+const GRANTS: &str = include_str!("grants.sql");
 
 const LEDGER: &str = "CREATE TABLE IF NOT EXISTS migrations (
     version integer PRIMARY KEY,
     name text COLLATE \"C\" NOT NULL,
     checksum bytea NOT NULL,
+    oldest integer NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )";
 
 /// The checksum is the server's SHA-256 of the file.
-const APPLIED: &str = "SELECT done.version, done.checksum IS NOT DISTINCT FROM sha256(known.sql)
+const APPLIED: &str = "SELECT done.version, done.checksum IS NOT DISTINCT FROM sha256(known.sql),
+        done.oldest
     FROM migrations AS done
     LEFT JOIN unnest($1::integer[], $2::bytea[]) AS known (version, sql) USING (version)
     ORDER BY done.version";
@@ -58,17 +88,25 @@ async fn run(client: &Client, target: &Target) -> Result<usize, StoreError> {
     let place = format!(
         "CREATE SCHEMA IF NOT EXISTS \"{schema}\"; SET LOCAL search_path = \"{schema}\", pg_temp"
     );
+    client.batch_execute(ROLES).await.map_err(failed)?;
     client.batch_execute(&place).await.map_err(failed)?;
     client.batch_execute(LEDGER).await.map_err(failed)?;
     let done = applied(client, target).await?;
+    // A newer program's schema is newer still; it is not ours to grant on.
+    if done > MIGRATIONS.len() {
+        client.batch_execute("ROLLBACK").await.map_err(failed)?;
+        return Ok(0);
+    }
     for migration in &MIGRATIONS[done..] {
         client.batch_execute(migration.sql).await.map_err(failed)?;
-        let note = "INSERT INTO migrations (version, name, checksum) VALUES ($1, $2, sha256($3))";
+        let note = "INSERT INTO migrations (version, name, checksum, oldest) \
+                    VALUES ($1, $2, sha256($3), $4)";
         let sql = migration.sql.as_bytes();
-        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
-            [&migration.version, &migration.name, &sql];
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
+            [&migration.version, &migration.name, &sql, &OLDEST];
         client.execute(note, &values).await.map_err(failed)?;
     }
+    client.batch_execute(GRANTS).await.map_err(failed)?;
     client.batch_execute("COMMIT").await.map_err(failed)?;
     Ok(MIGRATIONS.len() - done)
 }
@@ -80,13 +118,13 @@ pub(super) async fn check(client: &Client, target: &Target) -> Result<(), StoreE
     let there = there.and_then(|row| row.try_get(0));
     let there: bool = there.map_err(|error| unreadable(target, &error))?;
     if !there {
-        return Err(StoreError::Open(format!(
+        return Err(StoreError::Schema(format!(
             "schema {schema} of {at} holds no store; run `onceward migrate --store {at}` to make it"
         )));
     }
     let done = applied(client, target).await?;
     if done < MIGRATIONS.len() {
-        return Err(StoreError::Open(format!(
+        return Err(StoreError::Schema(format!(
             "schema {schema} of {at} is at version {done}, but this program needs {}; \
              run `onceward migrate --store {at}` to bring it up to date",
             MIGRATIONS.len()
@@ -103,20 +141,24 @@ async fn applied(client: &Client, target: &Target) -> Result<usize, StoreError> 
     let rows = client.query(APPLIED, &[&versions, &files]).await;
     let rows = rows.map_err(|error| unreadable(target, &error))?;
     for (index, row) in rows.iter().enumerate() {
-        let read = row.try_get(0).and_then(|version| Ok((version, row.try_get(1)?)));
-        let (version, same): (i32, bool) = read.map_err(|error| unreadable(target, &error))?;
+        let read = row.try_get(0).and_then(|v| Ok((v, row.try_get(1)?, row.try_get(2)?)));
+        let (version, same, oldest): (i32, bool, i32) =
+            read.map_err(|error| unreadable(target, &error))?;
         let Some(known) = MIGRATIONS.get(index) else {
-            return Err(StoreError::Open(format!(
+            if usize::try_from(oldest).is_ok_and(|oldest| oldest <= VERSION) {
+                continue;
+            }
+            return Err(StoreError::Schema(format!(
                 "schema {schema} of {at} was migrated to version {version} by a newer version of \
-                 this program, which knows up to {index}; use the newer version, \
-                 or run its `onceward migrate --store {at}` against another schema"
+                 this program, and needs a program that knows version {oldest}; this one knows \
+                 {VERSION}: use the newer one, or another schema"
             )));
         };
         if known.version != version || !same {
-            return Err(StoreError::Open(format!(
+            return Err(StoreError::Schema(format!(
                 "migration {version} of schema {schema} of {at} has another checksum than this \
-                 program's migration {} ({}); it was made by a different build: use that build \
-                 with `onceward migrate --store {at}`, or restore the database from a backup",
+                 program's migration {} ({}); it was made by a different build: use that build, \
+                 or restore the database from a backup",
                 known.version, known.name
             )));
         }
@@ -125,6 +167,9 @@ async fn applied(client: &Client, target: &Target) -> Result<usize, StoreError> 
 }
 
 fn unreadable(target: &Target, error: &Error) -> StoreError {
+    if breaks_session(error) {
+        return StoreError::NotApplied(describe(error));
+    }
     let (at, schema) = (target.shown(), &target.options.schema);
     let why = describe(error);
     StoreError::Open(format!("the migrations of schema {schema} of {at} can't be read: {why}"))

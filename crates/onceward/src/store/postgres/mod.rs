@@ -1,23 +1,27 @@
 //! The Postgres store: one schema of one database, shared by any number of processes.
 //!
-//! Rule: every write goes through the same advisory locks (`apply.rs`), so processes need to know
-//! nothing of each other, and all instants are the server's. Work on a connection runs in a task
-//! of its own that owns it to the end: a caller that goes away leaves no open transaction behind.
-//! Sessions are set up once, so a pooler in between has to keep them (not one per transaction).
-//! Connections are plain TCP or sockets; TLS, row-level security and watching are not here yet.
+//! Rule: every write goes through the same advisory locks (`group.rs`), so processes need to know
+//! nothing of each other, and all instants are the server's. Every statement runs as a role that
+//! row-level security binds (`standing.rs`), under the tenant that it is about. Work on a
+//! connection runs in a task of its own that owns it to the end: a caller that goes away leaves no
+//! open transaction behind. Sessions are set up once, so a pooler in between has to keep them (not
+//! one per transaction). Connections are plain TCP or sockets; TLS is not here yet.
 
 mod apply;
 mod failure;
+mod group;
 mod list;
+mod locks;
 mod migrate;
 mod open;
 mod options;
 mod reader;
 mod rows;
 mod sql;
-mod writer;
+mod standing;
+mod watch;
 
-pub use options::PostgresOptions;
+pub use options::{PostgresOptions, Weakness};
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,10 +30,11 @@ use onceward_core::batch::Batch;
 use onceward_core::key::Key;
 
 use super::{
-    Capabilities, Committed, Cursor, Durability, List, Loaded, Page, Read, Store, StoreError,
-    StoreFuture,
+    Capabilities, Committed, Cursor, List, Loaded, Page, Read, Store, StoreError, StoreFuture,
 };
 use open::{Pool, Role, Target};
+use standing::Standing;
+use watch::Watch;
 
 /// Groups that are worth having under way at once, and connections that commit.
 const LANES: u32 = 2;
@@ -40,9 +45,10 @@ const NAME: &str = "postgres";
 /// A store in a Postgres database.
 pub struct PostgresStore {
     schema: Arc<str>,
-    durability: Durability,
+    standing: Standing,
     writers: Arc<Pool>,
     readers: Arc<Pool>,
+    watch: Arc<Watch>,
 }
 
 impl PostgresStore {
@@ -56,10 +62,11 @@ impl PostgresStore {
         let schema: Arc<str> = target.options.schema.as_str().into();
         let readers = u32::try_from(target.options.readers).unwrap_or(u32::MAX);
         let readers = Arc::new(Pool::new(target.clone(), Role::Reader, readers));
-        let writers = Arc::new(Pool::new(target, Role::Writer, LANES));
-        let durability = writers.warm().await?;
+        let writers = Arc::new(Pool::new(target.clone(), Role::Writer, LANES));
+        let standing = writers.warm().await?;
         readers.warm().await?;
-        Ok(Self { schema, durability, writers, readers })
+        let watch = Arc::new(Watch::start(target));
+        Ok(Self { schema, standing, writers, readers, watch })
     }
 
     /// Makes the schema or brings it up to date. Safe to run at any time, by many at once.
@@ -92,9 +99,10 @@ impl Store for PostgresStore {
             clock: true,
             group_max: GROUP_MAX,
             lanes: LANES as usize,
-            watch: false,
+            watch: true,
             lists_are_current: true,
-            durability: self.durability.clone(),
+            durability: self.standing.durability.clone(),
+            warnings: self.standing.warnings.clone(),
         }
     }
 
@@ -126,12 +134,14 @@ impl Store for PostgresStore {
         })
     }
 
-    fn watch(&self, _keys: Vec<Key>) -> StoreFuture<'_, ()> {
-        Box::pin(async { Err(StoreError::Unsupported { store: NAME, what: "watch" }) })
+    fn watch(&self, keys: Vec<Key>) -> StoreFuture<'_, ()> {
+        let watch = self.watch.clone();
+        Box::pin(async move { watch.wait(&keys).await })
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move {
+            self.watch.close();
             self.writers.close().await;
             self.readers.close().await;
             Ok(())

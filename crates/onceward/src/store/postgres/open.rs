@@ -17,29 +17,30 @@ use tokio_postgres::config::{Host, TargetSessionAttrs};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, Error, NoTls, Statement};
 
-use super::super::{Durability, StoreError};
-use super::PostgresOptions;
+use super::super::StoreError;
 use super::failure::{Failure, describe};
-use super::migrate;
 use super::sql::Sql;
+use super::standing::{self, Standing};
+use super::{PostgresOptions, Weakness};
 
 /// Wait after the first failed attempt to connect; doubles with each further one.
-const BACKOFF_FIRST: Duration = Duration::from_millis(50);
+pub(super) const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 /// Longest wait between two attempts to connect.
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
+pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// Silence on a connection before the kernel asks whether the other side is still there.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 
 /// Where to connect, and how.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
-    config: Config,
+    pub(super) config: Config,
     pub(super) options: PostgresOptions,
 }
 
 impl Target {
-    pub(super) fn new(url: &str, options: PostgresOptions) -> Result<Self, StoreError> {
+    pub(super) fn new(url: &str, mut options: PostgresOptions) -> Result<Self, StoreError> {
         options.validate()?;
+        let url = options.take_allowed(url)?;
         let mut config: Config = url.parse().map_err(|error| {
             let why = describe(&error);
             StoreError::Open(format!("the Postgres URL can't be read: {why}"))
@@ -49,8 +50,11 @@ impl Target {
         }
         config.connect_timeout(options.connect_timeout());
         config.tcp_user_timeout(options.answer_timeout());
-        // Of several hosts, the one that writes: a replica would be read behind its commits.
-        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        // Of several hosts, the one that writes: a replica would be read behind its commits. Of
+        // one, whatever it is: what is wrong with it is then told by name.
+        if config.get_hosts().len() > 1 && !options.allows(Weakness::Replica) {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         config.keepalives(true).keepalives_idle(KEEPALIVE_IDLE);
         Ok(Self { config, options })
     }
@@ -86,7 +90,7 @@ impl Target {
     }
 
     /// Whether a hand is needed (password, database, TLS) or time (down, starting, full).
-    fn unreachable(&self, error: &Error) -> StoreError {
+    pub(super) fn unreachable(&self, error: &Error) -> StoreError {
         let text = format!("can't connect to {}: {}", self.shown(), describe(error));
         let needs_a_hand = error.code().is_some_and(|code| {
             code.code().starts_with("28") || *code == SqlState::INVALID_CATALOG_NAME
@@ -102,12 +106,14 @@ pub(super) enum Role {
     Writer,
     /// Loads and lists: each transaction is of one snapshot and can't write.
     Reader,
+    /// Hears the bells of other processes, and asks for them.
+    Listener,
 }
 
 /// A connection that is ready to work.
 pub(super) struct Session {
     pub(super) client: Client,
-    pub(super) durability: Durability,
+    pub(super) standing: Standing,
     statements: Vec<Statement>,
     driver: JoinHandle<()>,
     answer_timeout: Duration,
@@ -117,6 +123,16 @@ pub(super) struct Session {
 impl Session {
     async fn open(target: &Target, role: Role) -> Result<Self, StoreError> {
         let (client, driver) = target.connect().await?;
+        Self::ready(client, driver, target, role).await
+    }
+
+    /// Makes a bare connection ready to work, in good time.
+    pub(super) async fn ready(
+        client: Client,
+        driver: JoinHandle<()>,
+        target: &Target,
+        role: Role,
+    ) -> Result<Self, StoreError> {
         let limit = target.options.answer_timeout();
         let prepared = tokio::time::timeout(limit, Self::prepare(client, driver, target, role));
         prepared.await.unwrap_or_else(|_| {
@@ -133,13 +149,12 @@ impl Session {
     ) -> Result<Self, StoreError> {
         let failed = |error: Error| target.unreachable(&error);
         client.batch_execute(&settings(&target.options, role)).await.map_err(failed)?;
-        migrate::check(&client, target).await?;
+        let standing = standing::take(&client, target).await?;
         let texts = Sql::ALL.iter().map(|sql| client.prepare(sql.text()));
         let statements = try_join_all(texts).await.map_err(failed)?;
-        let durability = durability(&client).await.map_err(failed)?;
         let answer_timeout = target.options.answer_timeout();
         let tokens = AtomicU32::new(0);
-        Ok(Self { client, durability, statements, driver, answer_timeout, tokens })
+        Ok(Self { client, standing, statements, driver, answer_timeout, tokens })
     }
 
     /// A prepared statement.
@@ -175,8 +190,14 @@ impl Session {
 fn settings(options: &PostgresOptions, role: Role) -> String {
     let PostgresOptions { schema, statement_timeout_ms: statement, .. } = options;
     let idle = options.idle_in_transaction_timeout_ms;
-    let reader = match role {
-        Role::Writer => "",
+    let role = match role {
+        // Read committed, whatever the database's default is: each statement of the group's
+        // function has to see what was committed before the locks were taken.
+        Role::Writer | Role::Listener => {
+            "SET default_transaction_isolation = 'read committed'; \
+             SET default_transaction_read_only = off; \
+             SET plan_cache_mode = force_generic_plan;"
+        }
         Role::Reader => {
             "SET default_transaction_isolation = 'repeatable read'; \
              SET default_transaction_read_only = on;"
@@ -188,20 +209,8 @@ fn settings(options: &PostgresOptions, role: Role) -> String {
          SET idle_in_transaction_session_timeout = {idle}; \
          SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
          SET enable_bitmapscan = off; \
-         SET jit = off; {reader}"
+         SET jit = off; SET row_security = on; {role}"
     )
-}
-
-/// What a power loss leaves of what was answered, as the server is set now.
-async fn durability(client: &Client) -> Result<Durability, Error> {
-    let settings = "SELECT current_setting('fsync'), current_setting('synchronous_commit')";
-    let row = client.query_one(settings, &[]).await?;
-    let (fsync, commit): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
-    Ok(match (fsync, commit) {
-        ("off", _) => Durability::Weak("fsync=off"),
-        (_, "off") => Durability::Weak("synchronous_commit=off"),
-        _ => Durability::Full,
-    })
 }
 
 /// Sessions of one role, lent one at a time.
@@ -227,11 +236,11 @@ impl Pool {
     }
 
     /// Opens the first session and says what it is like.
-    pub(super) async fn warm(self: &Arc<Self>) -> Result<Durability, StoreError> {
+    pub(super) async fn warm(self: &Arc<Self>) -> Result<Standing, StoreError> {
         let session = Session::open(&self.target, self.role).await?;
-        let durability = session.durability.clone();
+        let standing = session.standing.clone();
         locked(&self.idle).push(session);
-        Ok(durability)
+        Ok(standing)
     }
 
     /// Lends a session, opening one when none is idle.
@@ -307,7 +316,7 @@ impl Lease {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is behind these locks is replaced in one step, so a panic leaves nothing half done.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,6 +13,35 @@ const MAX_READERS: u64 = 64;
 /// Longest of the time-outs: one hour.
 const MAX_TIMEOUT_MS: u64 = 3_600_000;
 
+/// Something weaker than the store insists on, unless it is allowed by this name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Weakness {
+    /// `synchronous_commit=off`: a crash of the server loses what was answered just before.
+    AsyncCommit,
+    /// `fsync=off`: a power loss may lose everything.
+    NoFsync,
+    /// A server that can't write: it only shows what was, a moment ago.
+    Replica,
+    /// A role that row-level security does not bind: only the program keeps tenants apart.
+    BypassRls,
+}
+
+impl Weakness {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::AsyncCommit, Self::NoFsync, Self::Replica, Self::BypassRls];
+
+    /// The name by which it is allowed, as in `postgres://…?allow=async_commit`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::AsyncCommit => "async_commit",
+            Self::NoFsync => "no_fsync",
+            Self::Replica => "replica",
+            Self::BypassRls => "bypass_rls",
+        }
+    }
+}
+
 /// Settings of the Postgres store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostgresOptions {
@@ -31,6 +60,9 @@ pub struct PostgresOptions {
     pub answer_timeout_ms: u64,
     /// How long opening a connection may take. Default: 5 s.
     pub connect_timeout_ms: u64,
+    /// What is weaker than it should be, and allowed by name; `allow=a,b` in the URL adds to it.
+    /// What applies of it shows in the store's capabilities. Default: nothing.
+    pub allow: Vec<Weakness>,
 }
 
 impl Default for PostgresOptions {
@@ -42,6 +74,7 @@ impl Default for PostgresOptions {
             idle_in_transaction_timeout_ms: 2_000,
             answer_timeout_ms: 10_000,
             connect_timeout_ms: 5_000,
+            allow: Vec::new(),
         }
     }
 }
@@ -60,6 +93,35 @@ impl PostgresOptions {
         let least = self.statement_timeout_ms + 1;
         in_range("answer_timeout_ms", self.answer_timeout_ms, least, 2 * MAX_TIMEOUT_MS)?;
         in_range("connect_timeout_ms", self.connect_timeout_ms, 100, MAX_TIMEOUT_MS)
+    }
+
+    /// Takes our own parameter out of a URL: Postgres' client knows only its own.
+    ///
+    /// # Errors
+    /// When a name is not one of [`Weakness::as_str`].
+    pub(super) fn take_allowed(&mut self, url: &str) -> Result<String, LimitError> {
+        let Some((place, query)) = url.split_once('?') else { return Ok(url.into()) };
+        let mut left = Vec::new();
+        for parameter in query.split('&') {
+            let Some(names) = parameter.strip_prefix("allow=") else {
+                left.push(parameter);
+                continue;
+            };
+            for name in names.split(',').flat_map(|name| name.split("%2C")) {
+                let known = Weakness::ALL.into_iter().find(|weakness| weakness.as_str() == name);
+                let Some(weakness) = known else {
+                    let all = Weakness::ALL.map(Weakness::as_str).join(", ");
+                    return Err(LimitError::new("allow", format!("{name:?}"), all));
+                };
+                self.allow.push(weakness);
+            }
+        }
+        let left = left.join("&");
+        Ok(if left.is_empty() { place.into() } else { format!("{place}?{left}") })
+    }
+
+    pub(super) fn allows(&self, weakness: Weakness) -> bool {
+        self.allow.contains(&weakness)
     }
 
     pub(super) fn answer_timeout(&self) -> Duration {
@@ -97,6 +159,20 @@ mod tests {
         for schema in ["", "1a", "A", "a-b", "a\"", "a:b", "pg_x", "a b", &long] {
             assert!(check_schema(schema).is_err(), "{schema:?}");
         }
+    }
+
+    #[test]
+    fn what_is_allowed_is_taken_out_of_the_url() {
+        let mut options = PostgresOptions::default();
+        let url = "postgres://u@h/d?allow=async_commit,replica&application_name=x";
+        assert_eq!(options.take_allowed(url).unwrap(), "postgres://u@h/d?application_name=x");
+        assert_eq!(options.allow, [Weakness::AsyncCommit, Weakness::Replica]);
+        assert_eq!(
+            options.take_allowed("postgres://h/d?allow=no_fsync").unwrap(),
+            "postgres://h/d"
+        );
+        let unknown = options.take_allowed("postgres://h/d?allow=everything").unwrap_err();
+        assert_eq!(unknown.field, "allow");
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! Loads: everything of one snapshot, in one flight, checked before it is handed out.
+//! Loads: everything of one snapshot, in one statement, checked before it is handed out.
 //!
-//! Rule: one statement per kind of read, whatever the number of reads. A reader's transaction is
-//! read-only and of one snapshot (see `open.rs`), so all facts are of one instant.
+//! Rule: one call of one function, whatever the number of reads; it reads each tenant's rows under
+//! that tenant (see the fourth migration).
 
 use onceward_core::key::{Key, Subject};
 use onceward_core::stamp::At;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
 use super::super::{Fact, Found, Loaded, Read, StoreError};
@@ -27,19 +28,26 @@ pub(super) async fn load(lease: Lease, reads: &[Read]) -> Result<Loaded, StoreEr
             Read::Mark(subject) => subjects.push(subject),
         }
     }
-    let look = look(&lease.session, &keys, &payloads, &subjects).await;
-    let (now, records, marks) = look.map_err(Failure::into_store_error)?;
+    let looked = look(&lease.session, &keys, &payloads, &subjects).await;
+    let rows = looked.map_err(Failure::into_store_error)?;
     lease.give_back();
 
+    let mut now = None;
     let mut found: Vec<Option<Found>> = vec![None; keys.len()];
-    for row in &records {
-        let (stored, payload) = rows::read_stored(row)?;
-        fill(&mut found, rows::place_of_record(row)?, Found { stored, payload });
-    }
     let mut marked = vec![None; subjects.len()];
-    for row in &marks {
-        fill(&mut marked, rows::place_of_mark(row)?, rows::read_mark(row)?.1);
+    for row in &rows {
+        match rows::place_column(row)? {
+            0 => now = Some(rows::now(row)?),
+            place @ 1.. => {
+                let (stored, payload) = rows::read_stored(row)?;
+                fill(&mut found, place, Found { stored, payload });
+            }
+            place => fill(&mut marked, -place, rows::read_mark(row)?.1),
+        }
     }
+    let Some(now) = now else {
+        return Err(StoreError::Corrupt("a load came without an instant".into()));
+    };
     let (mut found, mut marked) = (found.into_iter(), marked.into_iter());
     let facts = reads.iter().map(|read| match read {
         Read::Record { .. } => Fact::Record(found.next().flatten()),
@@ -53,24 +61,16 @@ async fn look(
     keys: &[&Key],
     payloads: &[bool],
     subjects: &[&Subject],
-) -> Result<(At, Vec<Row>, Vec<Row>), Failure> {
-    // Biased: statements go out in this order, all before the first answer comes.
-    let (begun, now, records, marks, ended) = session
-        .flight(async {
-            tokio::join!(
-                biased;
-                session.client.batch_execute("BEGIN"),
-                now(session),
-                load_records(session, keys, payloads),
-                load_marks(session, subjects),
-                session.client.batch_execute("COMMIT"),
-            )
-        })
-        .await?;
-    begun?;
-    let looked = (now?, records?, marks?);
-    ended?;
-    Ok(looked)
+) -> Result<Vec<Row>, Failure> {
+    let tenants: Vec<&str> = keys.iter().map(|key| key.tenant_column()).collect();
+    let kinds: Vec<i16> = keys.iter().map(|key| rows::kind_code(key.kind())).collect();
+    let names: Vec<&str> = keys.iter().map(|key| key.name_column()).collect();
+    let mark_tenants: Vec<&str> = subjects.iter().map(|mark| mark.tenant_column()).collect();
+    let mark_names: Vec<&str> = subjects.iter().map(|mark| mark.name_column()).collect();
+    let values: [&(dyn ToSql + Sync); 6] =
+        [&tenants, &kinds, &names, &payloads, &mark_tenants, &mark_names];
+    let looked = session.client.query(session.prepared(Sql::Load), &values);
+    Ok(session.flight(looked).await??)
 }
 
 /// The store's now.
@@ -79,54 +79,10 @@ pub(super) async fn now(session: &Session) -> Result<At, Error> {
     Ok(At(row.try_get::<_, i64>(0)?.cast_unsigned()))
 }
 
-/// Records with what lies beside them; the payload only where it is wanted.
-pub(super) async fn load_records(
-    session: &Session,
-    keys: &[&Key],
-    payloads: &[bool],
-) -> Result<Vec<Row>, Error> {
-    if keys.is_empty() {
-        return Ok(Vec::new());
-    }
-    let columns = KeyColumns::of(keys);
-    let KeyColumns { tenants, kinds, names } = &columns;
-    let statement = session.prepared(Sql::LoadRecords);
-    session.client.query(statement, &[tenants, kinds, names, &payloads]).await
-}
-
-/// Marks with their values.
-pub(super) async fn load_marks(
-    session: &Session,
-    subjects: &[&Subject],
-) -> Result<Vec<Row>, Error> {
-    if subjects.is_empty() {
-        return Ok(Vec::new());
-    }
-    let tenants: Vec<&str> = subjects.iter().map(|subject| subject.tenant_column()).collect();
-    let names: Vec<&str> = subjects.iter().map(|subject| subject.name_column()).collect();
-    session.client.query(session.prepared(Sql::LoadMarks), &[&tenants, &names]).await
-}
-
-/// Keys as three arrays.
-pub(super) struct KeyColumns<'a> {
-    pub(super) tenants: Vec<&'a str>,
-    pub(super) kinds: Vec<i16>,
-    pub(super) names: Vec<&'a str>,
-}
-
-impl<'a> KeyColumns<'a> {
-    pub(super) fn of(keys: &[&'a Key]) -> Self {
-        Self {
-            tenants: keys.iter().map(|key| key.tenant_column()).collect(),
-            kinds: keys.iter().map(|key| rows::kind_code(key.kind())).collect(),
-            names: keys.iter().map(|key| key.name_column()).collect(),
-        }
-    }
-}
-
-/// Sets a place; the server gives no other places than it was asked for.
-fn fill<T>(places: &mut [Option<T>], place: usize, value: T) {
-    if let Some(there) = places.get_mut(place) {
+/// Sets a place, counted from 1; the server gives no other places than it was asked for.
+fn fill<T>(places: &mut [Option<T>], place: i64, value: T) {
+    let place = usize::try_from(place - 1).ok();
+    if let Some(there) = place.and_then(|place| places.get_mut(place)) {
         *there = Some(value);
     }
 }

@@ -14,6 +14,7 @@ use onceward_core::fingerprint::{Fingerprint, fingerprint_bytes};
 use onceward_core::key::{Key, Kind, Subject};
 use onceward_core::limits::{LimitError, MAX_POSITION, in_range};
 use onceward_core::record::{Mark, Record, State, Stored, Terms};
+use onceward_core::seal::{Place, Settled};
 use onceward_core::stamp::{At, Fence, Rev, Token};
 use onceward_core::{Bytes, Text};
 use tokio_postgres::Row;
@@ -23,10 +24,12 @@ use super::super::StoreError;
 
 /// The latest instant that a column can hold and sort.
 const LAST_INSTANT: u64 = i64::MAX as u64;
-/// Where the columns of a record end in a loaded row.
+/// Where the columns of a record end in a looked-up row; its place follows, then what lies beside.
 const AFTER_RECORD: usize = 19;
-/// Where the columns of a mark end in a loaded row.
-const AFTER_MARK: usize = 7;
+/// Where the columns of a mark begin in a looked-up row; tenant and name are where a record's are.
+const MARK: usize = 23;
+/// How many columns a looked-up row has.
+pub(super) const LOOKED_COLUMNS: usize = 28;
 /// Begins an escaped character in a text. Nobody writes it, so texts stay as people know them.
 const ESCAPE: char = '\u{1}';
 
@@ -38,10 +41,6 @@ pub(super) fn check(batch: &Batch) -> Result<(), LimitError> {
     for write in &batch.writes {
         if let Write::Mark { position, .. } = write {
             in_range("position", *position, 0, MAX_POSITION)?;
-        }
-        if let Write::Prune { .. } = write {
-            let bound = "left out: this store does not drop audit entries yet";
-            return Err(LimitError::new("prune", "asked for", bound));
         }
     }
     Ok(())
@@ -73,17 +72,6 @@ pub(super) fn digest_column(digest: &Fingerprint) -> Vec<u8> {
     column.push(digest.rules());
     column.extend_from_slice(digest.hash());
     column
-}
-
-/// Brings instants beyond what a column can hold back to its end, before the seal is made.
-pub(super) fn bound_instants(record: &mut Record) {
-    let bound = |at: &mut At| *at = At(at.0.min(LAST_INSTANT));
-    bound(&mut record.created_at);
-    bound(&mut record.updated_at);
-    let optional = [&mut record.due_at, &mut record.expires_at, &mut record.sweep_at];
-    for at in optional.into_iter().flatten() {
-        bound(at);
-    }
 }
 
 /// A text as Postgres keeps it: without NUL, injectively.
@@ -123,6 +111,17 @@ pub(super) fn mark_seal(
         &instant(at).to_be_bytes(),
         digest.unwrap_or_default(),
     ])
+}
+
+/// The beginning of what [`mark_seal`] hashes: the part that names the mark.
+pub(super) fn mark_seal_base(subject: &Subject) -> Vec<u8> {
+    let parts = [subject.tenant_column().as_bytes(), subject.name_column().as_bytes()];
+    let mut base = Vec::with_capacity(16 + parts[0].len() + parts[1].len());
+    for part in parts {
+        base.extend_from_slice(&(part.len() as u64).to_be_bytes());
+        base.extend_from_slice(part);
+    }
+    base
 }
 
 /// Reads a record from the first columns of a row, and checks its seal.
@@ -190,32 +189,26 @@ pub(super) fn read_stored(row: &Row) -> Result<(Stored, Option<Bytes>), StoreErr
     Ok((Stored { record, outcome }, payload))
 }
 
-/// Which read a loaded record answers, from 0.
-pub(super) fn place_of_record(row: &Row) -> Result<usize, StoreError> {
-    place(row, AFTER_RECORD)
+/// Which read or check a looked-up row answers: records from 1, marks from -1 down.
+pub(super) fn place_column(row: &Row) -> Result<i64, StoreError> {
+    get(row, AFTER_RECORD)
 }
 
-/// Which read a loaded mark answers, from 0.
-pub(super) fn place_of_mark(row: &Row) -> Result<usize, StoreError> {
-    place(row, AFTER_MARK)
-}
-
-/// Reads the number that `WITH ORDINALITY` gave, from 0.
-pub(super) fn place(row: &Row, column: usize) -> Result<usize, StoreError> {
-    let place = usize::try_from(get::<i64>(row, column)?).ok();
-    place.and_then(|place| place.checked_sub(1)).ok_or_else(|| unreadable(column))
+/// The store's instant, from the row that leads a load.
+pub(super) fn now(row: &Row) -> Result<At, StoreError> {
+    Ok(At(number(row, MARK + 1)?))
 }
 
 /// Reads a mark and checks its seal.
 pub(super) fn read_mark(row: &Row) -> Result<(Subject, Mark), StoreError> {
-    let subject = Subject::from_columns(get(row, 0)?, get(row, 1)?)
+    let subject = Subject::from_columns(get(row, 0)?, get(row, 2)?)
         .map_err(|_| StoreError::Corrupt("a mark's name can't be read".into()))?;
-    let value: Option<&[u8]> = get(row, 4)?;
-    let digest: Option<&[u8]> = get(row, 5)?;
-    let (position, updated_at) = (number(row, 2)?, At(number(row, 3)?));
+    let value: Option<&[u8]> = get(row, MARK + 2)?;
+    let digest: Option<&[u8]> = get(row, MARK + 3)?;
+    let (position, updated_at) = (number(row, MARK)?, At(number(row, MARK + 1)?));
     let value_fits =
         value.map(|bytes| digest_column(&fingerprint_bytes(bytes))).as_deref() == digest;
-    let seal_there: &[u8] = get(row, 6)?;
+    let seal_there: &[u8] = get(row, MARK + 4)?;
     if !value_fits || mark_seal(&subject, position, updated_at, digest) != seal_there {
         return Err(StoreError::Corrupt(format!("the mark {subject} is not what was written")));
     }
@@ -238,6 +231,19 @@ pub(super) fn read_audit(row: &Row) -> Result<Audited, StoreError> {
         detail: text(13)?,
     };
     Ok(Audited { id: number(row, 0)?, at: At(number(row, 1)?), entry })
+}
+
+/// Where an audit entry lies, as a cursor says it: its transaction and its number.
+pub(super) fn read_settled(row: &Row) -> Result<Settled, StoreError> {
+    let xact: &str = get(row, 14)?;
+    let xact = xact.parse().map_err(|_| unreadable(14))?;
+    Ok(Settled { place: Place(xact, number(row, 0)?), audited: read_audit(row)? })
+}
+
+/// Where an entry stands, as a cursor says it.
+pub(super) fn audit_place(row: &Row) -> Result<String, StoreError> {
+    let (xact, id): (&str, i64) = (get(row, 14)?, get(row, 0)?);
+    Ok(format!("{xact}.{id}"))
 }
 
 /// Reads a column. A type or a NULL that we never write means that someone else did.

@@ -23,30 +23,19 @@ macro_rules! prepared {
 }
 
 prepared! {
-    Lock = "lock",
-    Draw = "draw",
+    ApplyGroup = "apply_group",
+    Load = "load",
     Now = "now",
-    FindRecords = "find_records",
-    FindMarks = "find_marks",
-    FindTokens = "find_tokens",
-    LoadRecords = "load_records",
-    LoadMarks = "load_marks",
-    PutRecords = "put_records",
-    PutOutcomes = "put_outcomes",
-    PutPayloads = "put_payloads",
-    DeleteRecords = "delete_records",
-    DeleteOutcomes = "delete_outcomes",
-    DeletePayloads = "delete_payloads",
-    PutMarks = "put_marks",
-    MoveMarks = "move_marks",
-    InsertAudit = "insert_audit",
-    InsertTokens = "insert_tokens",
-    PurgeTokens = "purge_tokens",
+    SetTenant = "set_tenant",
+    Want = "want",
+    WantedState = "wanted_state",
 }
 
+pub(super) const PRUNE_AUDIT: &str = include_str!("sql/prune_audit.sql");
 pub(super) const LIST_RECORDS: &str = include_str!("sql/list_records.sql");
 pub(super) const LIST_RECORDS_OF_TENANT: &str = include_str!("sql/list_records_of_tenant.sql");
 pub(super) const LIST_DUE: &str = include_str!("sql/list_due.sql");
 pub(super) const LIST_SWEEPABLE: &str = include_str!("sql/list_sweepable.sql");
 pub(super) const LIST_MARKS: &str = include_str!("sql/list_marks.sql");
 pub(super) const LIST_AUDIT: &str = include_str!("sql/list_audit.sql");
+pub(super) const LIST_AUDIT_OF_ALL: &str = include_str!("sql/list_audit_of_all.sql");

@@ -337,6 +337,7 @@ impl Store for SqliteStore {
             watch: false,
             lists_are_current: true,
             durability: self.durability.clone(),
+            warnings: Vec::new(),
         }
     }
 

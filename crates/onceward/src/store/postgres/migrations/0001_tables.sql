@@ -14,39 +14,6 @@ CREATE SEQUENCE stamps AS bigint CACHE 1;
 CREATE FUNCTION store_now_ms() RETURNS bigint LANGUAGE sql VOLATILE
     AS 'SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint';
 
--- Takes the locks of a group until its transaction ends, and says which of its batches got theirs.
--- A lock is released after the rows are visible to everyone, so the next holder sees them all.
---
--- Names of keys, marks and tokens close the race of two writers of one row. They come in order, so
--- that of two groups one gets the first and both don't hold half; and they are tried, never waited
--- for: someone's open transaction makes one batch leave and delays nobody. A batch that has left
--- takes no further locks.
---
--- Names of audits, one per tenant, close the race of two transactions that draw numbers in one
--- order and commit in the other: a reader that pages by number would never see the lower one. They
--- are waited for, in order, by whoever is going to write entries, until the writer before has
--- ended. Nobody who holds one waits for anything else, so there is no deadlock. The price: groups
--- with entries of one tenant commit one after the other.
-CREATE FUNCTION take_locks(
-    names text[], owners integer[], audits text[], audit_owners integer[], batches integer
-) RETURNS boolean[] LANGUAGE plpgsql AS $$
-DECLARE
-    got boolean[] := array_fill(true, ARRAY[batches]);
-BEGIN
-    FOR i IN 1 .. cardinality(names) LOOP
-        IF got[owners[i]] THEN
-            got[owners[i]] := pg_try_advisory_xact_lock(hashtextextended(names[i], 0));
-        END IF;
-    END LOOP;
-    FOR i IN 1 .. cardinality(audits) LOOP
-        IF got[audit_owners[i]] THEN
-            PERFORM pg_advisory_xact_lock(hashtextextended(audits[i], 0));
-        END IF;
-    END LOOP;
-    RETURN got;
-END
-$$;
-
 CREATE TABLE records (
     rev bigint NOT NULL,
     fence bigint,
@@ -79,6 +46,7 @@ COMMENT ON COLUMN records.kind IS '0 request, 1 job, 2 event, 3 append';
 COMMENT ON COLUMN records.state IS
     '0 pending, 1 running, 2 done, 3 failed, 4 dead, 5 unknown, 6 expired';
 
+-- What the sweep has to look at, and nothing else.
 CREATE INDEX records_sweep ON records (sweep_at, tenant, kind, name) WHERE sweep_at IS NOT NULL;
 -- The queue is the first part of the name; its hash stands for it, because with the queue itself
 -- the longest keys would not fit into an index entry. Only what may be taken is in here.
@@ -114,8 +82,14 @@ CREATE TABLE marks (
     PRIMARY KEY (tenant, name)
 );
 
+-- Entries lie in the order of their transactions. A transaction that began early may commit late,
+-- so neither the time nor the number tells what is still to come; what lies below the oldest
+-- transaction that still runs (pg_snapshot_xmin) never changes any more, and is read in this order.
+CREATE SEQUENCE entries AS bigint CACHE 1;
+
 CREATE TABLE audit (
-    id bigint GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
+    xact xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    id bigint NOT NULL DEFAULT nextval('entries'),
     at bigint NOT NULL,
     version_before bigint,
     version_after bigint,
@@ -128,12 +102,13 @@ CREATE TABLE audit (
     actor text COLLATE "C",
     request_id text COLLATE "C",
     correlation_id text COLLATE "C",
-    detail text COLLATE "C"
+    detail text COLLATE "C",
+    PRIMARY KEY (xact, id)
 );
 
 -- One B-tree beside the key: more of them halve the writes. Time is found by blocks, because rows
 -- lie in the order of their making.
-CREATE INDEX audit_tenant ON audit (tenant, id);
+CREATE INDEX audit_tenant ON audit (tenant, xact, id);
 CREATE INDEX audit_at ON audit USING brin (at) WITH (autosummarize = on);
 
 CREATE TABLE tokens (
@@ -142,3 +117,9 @@ CREATE TABLE tokens (
 );
 
 CREATE INDEX tokens_at ON tokens (at);
+
+-- Keys that someone in another process waits for, by the number of their lock, which tells nobody
+-- whose they are. Rows are few and short-lived. Lost in a crash, a waiter finds out by looking.
+CREATE UNLOGGED TABLE wanted (
+    lock bigint PRIMARY KEY
+);

@@ -1,16 +1,18 @@
--- Audit entries in the order of their numbers. What a reader has passed stays complete for each
--- tenant, because numbers are drawn under the lock of take_locks. Across tenants an entry with
--- a lower number may still come: page by tenant where nothing may be missed.
+-- A tenant's entries in the order of their transactions and, within one, of their numbers. Whoever
+-- has committed before the first page was asked for is in it or in a later one; a transaction that
+-- began early and commits meanwhile may be missed. Where nothing may be, only what is settled is
+-- asked for: nothing can come before it any more.
 SELECT
     id, at, tenant, action, subject, key_hash, payload_hash, version_before, version_after, fence,
-    actor, request_id, correlation_id, detail
+    actor, request_id, correlation_id, detail, xact::text
 FROM audit
-WHERE id > $1
-    AND ($2::text IS NULL OR tenant = $2)
-    AND ($3::text IS NULL OR subject = $3)
-    AND ($4::text IS NULL OR key_hash = $4)
-    AND ($5::text IS NULL OR action = $5)
-    AND ($6::bigint IS NULL OR at >= $6)
-    AND ($7::bigint IS NULL OR at < $7)
-ORDER BY id
-LIMIT $8
+WHERE tenant = $3
+    AND (xact, id) > ($1::text::xid8, $2)
+    AND ($4::text IS NULL OR subject = $4)
+    AND ($5::text IS NULL OR key_hash = $5)
+    AND ($6::text IS NULL OR action = $6)
+    AND ($7::bigint IS NULL OR at >= $7)
+    AND ($8::bigint IS NULL OR at < $8)
+    AND (NOT $9::boolean OR xact < pg_snapshot_xmin(pg_current_snapshot()))
+ORDER BY xact, id
+LIMIT $10

@@ -6,7 +6,7 @@ SELECT
     created_at, updated_at, due_at, expires_at, sweep_at, outcome, has_payload, rest
 FROM (
     (
-        SELECT * FROM records_request
+        SELECT * FROM records
         WHERE tenant = $1 AND kind = 0 AND name > ($2::text[])[1]
             AND ($3::text IS NULL OR name < $3) AND ($4::smallint IS NULL OR state = $4)
         ORDER BY tenant, kind, name
@@ -14,7 +14,7 @@ FROM (
     )
     UNION ALL
     (
-        SELECT * FROM records_job
+        SELECT * FROM records
         WHERE tenant = $1 AND kind = 1 AND name > ($2::text[])[2]
             AND ($3::text IS NULL OR name < $3) AND ($4::smallint IS NULL OR state = $4)
         ORDER BY tenant, kind, name
@@ -22,7 +22,7 @@ FROM (
     )
     UNION ALL
     (
-        SELECT * FROM records_event
+        SELECT * FROM records
         WHERE tenant = $1 AND kind = 2 AND name > ($2::text[])[3]
             AND ($3::text IS NULL OR name < $3) AND ($4::smallint IS NULL OR state = $4)
         ORDER BY tenant, kind, name
@@ -30,7 +30,7 @@ FROM (
     )
     UNION ALL
     (
-        SELECT * FROM records_append
+        SELECT * FROM records
         WHERE tenant = $1 AND kind = 3 AND name > ($2::text[])[4]
             AND ($3::text IS NULL OR name < $3) AND ($4::smallint IS NULL OR state = $4)
         ORDER BY tenant, kind, name

@@ -1,10 +1,8 @@
 -- Records that the sweep has to look at. Closes no race: each is swept under its rev.
-SELECT
-    r.tenant, r.kind, r.name, r.state, r.fingerprint, r.rev, r.fence, r.last_fence, r.token,
-    r.attempt, r.priority, r.created_at, r.updated_at, r.due_at, r.expires_at, r.sweep_at,
-    r.outcome, r.has_payload, r.rest
-FROM records AS r
-WHERE r.sweep_at IS NOT NULL AND r.sweep_at <= $5
-    AND (r.sweep_at, r.tenant, r.kind, r.name) > ($1, $2, $3, $4)
-ORDER BY r.sweep_at, r.tenant, r.kind, r.name
-LIMIT $6
+WITH places AS MATERIALIZED (
+    SELECT array_agg(tenant) AS tenants, array_agg(kind) AS kinds, array_agg(name) AS names
+    FROM sweep_places($1, $2, $3, $4, $5, $6)
+)
+SELECT found.*
+FROM places CROSS JOIN LATERAL records_at(places.tenants, places.kinds, places.names) AS found
+ORDER BY found.place
