@@ -16,6 +16,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::cache::Stats;
+
 /// Distinct endpoints, and distinct tenants, that are counted on their own.
 const NAMES_MAX: usize = 1_000;
 /// What is counted for those beyond.
@@ -85,6 +87,19 @@ pub(crate) struct Metrics {
     waiters: Gauge,
     cache_hits: Counter,
     cache_misses: Counter,
+    shared: Mutex<SharedCounters>,
+}
+
+/// What the shared cache counts for itself, taken over when somebody asks.
+#[derive(Debug, Default)]
+struct SharedCounters {
+    last: Stats,
+    hits: Counter,
+    misses: Counter,
+    errors: Counter,
+    refused: Counter,
+    stale: Counter,
+    fills: Counter,
 }
 
 /// An endpoint by its name in metrics. Cheap to clone; look it up once per route.
@@ -135,6 +150,7 @@ impl Metrics {
             waiters: Gauge::default(),
             cache_hits: Counter::default(),
             cache_misses: Counter::default(),
+            shared: Mutex::default(),
         };
         metrics.register();
         metrics
@@ -161,8 +177,19 @@ impl Metrics {
         }
         registry.register("in_flight", "Requests under way", self.in_flight.clone());
         registry.register("waiters", "Who waits for a key or a job", self.waiters.clone());
-        registry.register("cache_hits", "Replays from memory", self.cache_hits.clone());
-        registry.register("cache_misses", "Look-ups not in memory", self.cache_misses.clone());
+        registry.register("cache_hits", "Replays from a cache", self.cache_hits.clone());
+        registry.register("cache_misses", "Look-ups not in a cache", self.cache_misses.clone());
+        let shared = self.shared.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (name, help, counter) in [
+            ("redis_hits", "Replays from Redis", &shared.hits),
+            ("redis_misses", "Look-ups that Redis had no value for", &shared.misses),
+            ("redis_errors", "Questions to Redis without an answer", &shared.errors),
+            ("redis_refused", "Values in Redis that were damaged or foreign", &shared.refused),
+            ("redis_stale", "Values in Redis that were expired or erased", &shared.stale),
+            ("redis_fills", "Outcomes that were kept in Redis", &shared.fills),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
     }
 
     /// The endpoint of this name: a route's template, never a concrete path.
@@ -227,6 +254,22 @@ impl Metrics {
         } else {
             self.cache_misses.inc()
         };
+    }
+
+    /// Takes over what the shared cache has counted so far.
+    pub(crate) fn shared_cache(&self, stats: Stats) {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = std::mem::replace(&mut shared.last, stats);
+        for (counter, before, now) in [
+            (&shared.hits, last.hits, stats.hits),
+            (&shared.misses, last.misses, stats.misses),
+            (&shared.errors, last.errors, stats.errors),
+            (&shared.refused, last.refused, stats.refused),
+            (&shared.stale, last.stale, stats.stale),
+            (&shared.fills, last.fills, stats.fills),
+        ] {
+            counter.inc_by(now.saturating_sub(before));
+        }
     }
 
     /// Everything, as text; `waiting` is read off the engine at this moment.

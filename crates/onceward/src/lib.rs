@@ -3,6 +3,8 @@
 //! One engine settles retries, duplicates, reorderings and lost updates for requests, jobs and
 //! event streams. Start with [`engine::Engine`] over a [`store::Store`].
 
+#[cfg(feature = "http")]
+pub mod cache;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod engine;

@@ -23,6 +23,7 @@ use super::AdminState;
 use super::answer::json;
 use super::auth::Who;
 use super::problem::{Problem, ProblemBody};
+use crate::cache::SharedCache;
 
 /// How long the store may take to answer before it counts as down.
 const STORE_WITHIN: Duration = Duration::from_secs(1);
@@ -77,6 +78,13 @@ pub(crate) struct HealthAnswer {
     store: &'static str,
     /// `up` or `down`, as of this request.
     store_status: &'static str,
+    /// `redis`, when several processes share a cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache: Option<&'static str>,
+    /// `up` or `down`, as of this request. A cache that is down costs time and nothing else, so the
+    /// server stays ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache_status: Option<&'static str>,
     /// What survives a power loss: `full`, `weak (…)` or `none (memory)`.
     durability: String,
     /// Settings that are weaker than people expect.
@@ -131,6 +139,9 @@ pub(crate) async fn metrics(
         let (mut head, _) = request.into_parts();
         Who::from_request_parts(&mut head, &state).await?.must_operate()?;
     }
+    if let Some(cache) = SharedCache::of(state.door()) {
+        state.metrics().shared_cache(cache.stats());
+    }
     let text = state.metrics().text(state.engine().waiting());
     let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(CONTENT_TYPE, media_type)], text).into_response())
@@ -138,7 +149,15 @@ pub(crate) async fn metrics(
 
 async fn look(state: &AdminState) -> HealthAnswer {
     let capabilities = state.engine().capabilities();
-    let up = answers(state).await;
+    let shared = SharedCache::of(state.door());
+    let cached = async {
+        match &shared {
+            Some(cache) => Some(cache.is_up().await),
+            None => None,
+        }
+    };
+    let (up, cache_up) = tokio::join!(answers(state), cached);
+    let word = |up| if up { "up" } else { "down" };
     let mut warnings = state.health().warnings();
     match &capabilities.durability {
         Durability::Full => {}
@@ -151,7 +170,9 @@ async fn look(state: &AdminState) -> HealthAnswer {
             (false, false) => "degraded",
         },
         store: capabilities.name,
-        store_status: if up { "up" } else { "down" },
+        store_status: word(up),
+        cache: shared.map(|_| "redis"),
+        cache_status: cache_up.map(word),
         durability: capabilities.durability.to_string(),
         warnings,
         version: env!("CARGO_PKG_VERSION"),

@@ -36,7 +36,7 @@ pub(crate) async fn run(command: &Command, common: &Common, out: &Out) -> Result
         return serve::serve(common, args, out).await;
     }
     let url = StoreUrl::parse(&common.store_url()?)?;
-    let result = directly(command, &url, out).await;
+    let result = directly(command, common, &url, out).await;
     match (&result, &url) {
         (Err(failure), StoreUrl::Sqlite(path))
             if failure.code == "store.open" && remote::goes_through(command) =>
@@ -50,16 +50,22 @@ pub(crate) async fn run(command: &Command, common: &Common, out: &Out) -> Result
     }
 }
 
-async fn directly(command: &Command, url: &StoreUrl, out: &Out) -> Result<(), Failure> {
+async fn directly(
+    command: &Command,
+    common: &Common,
+    url: &StoreUrl,
+    out: &Out,
+) -> Result<(), Failure> {
     match command {
         Command::Keys(Keys::List(args)) => keys::list(url, args, out).await,
         Command::Keys(Keys::Show { key }) => keys::show(url, key, out).await,
         Command::Keys(Keys::Resolve(args)) => keys::resolve(url, args, out).await,
         Command::Keys(Keys::Erase { key, yes, actor }) => {
-            keys::erase(url, key, *yes, actor, out).await
+            let cache = common.shared_cache()?;
+            keys::erase((url, cache.as_ref()), key, *yes, actor, out).await
         }
         Command::Audit(Audit::List(args)) => audit::list(url, args, out).await,
-        Command::Sweep => sweep::sweep(url, out).await,
+        Command::Sweep => sweep::sweep(url, common.shared_cache()?.as_ref(), out).await,
         Command::Migrate => migrate::migrate(url, out).await,
         Command::Bench(Bench::Store(args)) => bench::store(url, args, out).await,
         Command::Bench(Bench::Http(args)) => bench::http(url, args, out).await,

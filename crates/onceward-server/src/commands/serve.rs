@@ -17,6 +17,7 @@ use crate::admin::{
     AdminOptions, AdminState, Health, Principal, Principals, Reach, new_token, operator,
 };
 use crate::authorize::Asker;
+use crate::cache::{self, SharedCache};
 use crate::cli::{Common, Serve};
 use crate::config::Config;
 use crate::config::route::RouteSection;
@@ -40,6 +41,7 @@ pub(crate) async fn serve(common: &Common, args: &Serve, out: &Out) -> Result<()
     let mut signals = Signals::new()?;
     let mut flags = args.flags.clone();
     flags.store.clone_from(&common.store);
+    flags.cache.clone_from(&common.cache);
     let config = Config::load(common.config.as_deref(), &flags)?;
     let Some(upstream) = &config.server.upstream else {
         let message = "no upstream: name the API to protect with --upstream http://HOST:PORT";
@@ -81,7 +83,14 @@ impl Server<'_> {
         let (identity, signs) = identity::from_config(config, &secret)?;
         let shown = upstream.to_string();
         let settings = settings(config, upstream)?;
-        let door = config.door(engine.clone(), identity, settings.routes.clone(), &secret);
+        let mut door = config.door(engine.clone(), identity, settings.routes.clone(), &secret);
+        let cache = SharedCache::open(&config.cache, secret.derive("cache"))?;
+        if let Some(cache) = &cache {
+            door = cache.behind(door);
+            if !cache.is_up().await {
+                tracing::warn!("the cache gives no answer; until it does, the store answers");
+            }
+        }
         let door = Arc::new(door);
         let health = Arc::new(Health::default());
         let metrics = Arc::new(Metrics::new(engine.capabilities().name, false));
@@ -99,7 +108,7 @@ impl Server<'_> {
         };
         let gateway = Gateway::start(settings, door.clone(), metrics.clone(), admin).await?;
         let tasks = [
-            tokio::spawn(sweep(engine.clone(), config.store.sweep_every.duration())),
+            tokio::spawn(sweep(engine.clone(), cache, config.store.sweep_every.duration())),
             tokio::spawn(look_for_signs(signs, health.clone())),
         ];
         if let Some(path) = &config.server.ready_file {
@@ -144,7 +153,10 @@ impl Server<'_> {
             return self.out.print_json(&json!({ "listen": listen, "admin": admin, "pid": pid }));
         }
         let store = self.url.shown();
-        self.out.print(&format!("{listen} → {upstream}\ncontrol API {admin}\nstore {store}\n"))
+        let cache = self.config.cache.url.as_deref().map(cache::shown);
+        let cache = cache.map(|url| format!("cache {url}\n")).unwrap_or_default();
+        let told = format!("{listen} → {upstream}\ncontrol API {admin}\nstore {store}\n{cache}");
+        self.out.print(&told)
     }
 }
 
@@ -157,10 +169,10 @@ fn announce(path: &Path, address: &str, token: String) -> Result<(), Failure> {
 }
 
 /// Drops what is past its time, now and then. Sweeps of several processes do no harm.
-async fn sweep(engine: Engine, every: Duration) {
+async fn sweep(engine: Engine, cache: Option<SharedCache>, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
-        match engine.sweep(|_| {}).await {
+        match cache::sweep(&engine, cache.as_ref(), |_| {}).await {
             Ok(swept) => tracing::info!(?swept, "swept"),
             Err(error) => tracing::warn!(%error, "the sweep broke off; it comes again"),
         }

@@ -7,6 +7,7 @@ use onceward::engine::SweepReport;
 use serde_json::json;
 
 use super::writing;
+use crate::cache::{self, SharedCache};
 use crate::failure::Failure;
 use crate::open::StoreUrl;
 use crate::output::Out;
@@ -15,11 +16,15 @@ use crate::output::Out;
 const QUIET_FOR: Duration = Duration::from_secs(1);
 
 /// Sweeps the store.
-pub(crate) async fn sweep(url: &StoreUrl, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn sweep(
+    url: &StoreUrl,
+    cache: Option<&SharedCache>,
+    out: &Out,
+) -> Result<(), Failure> {
     let mut bar = Bar::new(out);
     let result = writing(url, |engine| {
         let bar = &mut bar;
-        async move { Ok(engine.sweep(|report| bar.show(report)).await?) }
+        async move { Ok(cache::sweep(&engine, cache, |report| bar.show(report)).await?) }
     })
     .await;
     bar.end();

@@ -13,6 +13,7 @@ use super::flags::Flags;
 use super::route::{Complete, RouteSection, ScopePart};
 use super::sections::{IdentitySection, Limits, Principal, Queue, Server, Source};
 use super::{Config, reading::Reading};
+use crate::cache::SharedCache;
 use crate::identity::RESERVED_TENANT;
 use crate::open::StoreUrl;
 
@@ -32,6 +33,9 @@ pub(super) fn check(config: &Config, flags: &Flags, reading: &mut Reading) {
     }
     if config.store.sweep_every < SWEEP_MIN {
         reading.breaks("store.sweep_every", "at least \"1s\"");
+    }
+    if let Err(failure) = SharedCache::open(&config.cache, [0; 32]) {
+        reading.breaks("cache.url", failure.message);
     }
     identity(config, flags, reading);
     limits(&config.limits, reading);

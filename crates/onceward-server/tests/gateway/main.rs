@@ -16,6 +16,10 @@ mod client;
 mod crash;
 mod examples;
 mod process;
+#[path = "../../../onceward/tests/support/redis.rs"]
+mod redis_server;
+mod servers;
+mod shared;
 mod suite;
 mod target;
 mod upstream;

@@ -1,16 +1,13 @@
-//! The replay cache: outcomes that are done, in this process, bounded by bytes.
+//! Outcomes in the memory of this process, bounded by bytes.
 //!
 //! Only what is immutable is kept, and only until its retention ends, counted on our own monotonic
-//! clock from the store's answer. A miss costs a look at the store; the cache never answers a
-//! claim.
+//! clock from the store's answer. Whether an outcome was erased since is not known here.
 
 use std::time::{Duration, Instant};
 
 use onceward_core::Bytes;
 use onceward_core::fingerprint::Fingerprint;
 use onceward_core::key::Key;
-use onceward_core::record::Record;
-use onceward_core::stamp::At;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
@@ -18,25 +15,40 @@ use quick_cache::sync::Cache;
 const ENTRY_BYTES: u64 = 512;
 
 /// Outcomes by key.
-pub(super) struct ReplayCache(Cache<Key, Cached, Weight>);
+pub(super) struct Local(Cache<Key, Entry, Weight>);
 
+/// An outcome and how long it may be replayed.
 #[derive(Clone)]
-struct Cached {
-    fingerprint: Fingerprint,
-    outcome: Bytes,
+pub(super) struct Entry {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) outcome: Bytes,
+    /// The note of the latest erasure from before the record was looked at.
+    pub(super) erasures: u128,
     until: Instant,
+}
+
+impl Entry {
+    /// Kept for as long as its retention has left.
+    pub(super) fn new(
+        fingerprint: Fingerprint,
+        outcome: Bytes,
+        erasures: u128,
+        left: Duration,
+    ) -> Self {
+        Self { fingerprint, outcome, erasures, until: Instant::now() + left }
+    }
 }
 
 #[derive(Clone)]
 struct Weight;
 
-impl Weighter<Key, Cached> for Weight {
-    fn weight(&self, _: &Key, cached: &Cached) -> u64 {
-        ENTRY_BYTES + cached.outcome.len() as u64
+impl Weighter<Key, Entry> for Weight {
+    fn weight(&self, _: &Key, entry: &Entry) -> u64 {
+        ENTRY_BYTES + entry.outcome.len() as u64
     }
 }
 
-impl ReplayCache {
+impl Local {
     /// A cache of at most about `bytes`.
     pub(super) fn new(bytes: u64) -> Self {
         let entries = usize::try_from(bytes / (2 * ENTRY_BYTES)).unwrap_or(usize::MAX).max(1);
@@ -44,24 +56,22 @@ impl ReplayCache {
     }
 
     /// The outcome of a key with this very payload, as long as it is kept.
-    pub(super) fn get(&self, key: &Key, fingerprint: &Fingerprint) -> Option<Bytes> {
-        let cached = self.0.get(key)?;
-        if Instant::now() >= cached.until {
+    pub(super) fn get(&self, key: &Key, fingerprint: &Fingerprint) -> Option<Entry> {
+        let entry = self.0.get(key)?;
+        if Instant::now() >= entry.until {
             self.0.remove(key);
             return None;
         }
-        (cached.fingerprint == *fingerprint).then_some(cached.outcome)
+        (entry.fingerprint == *fingerprint).then_some(entry)
     }
 
-    /// Keeps the outcome of a done record that the store showed at `now`.
-    pub(super) fn put(&self, record: &Record, outcome: Bytes, now: At) {
-        let Some(expires_at) = record.expires_at else { return };
-        let left = Duration::from_millis(expires_at.since(now));
-        if left.is_zero() {
-            return;
-        }
-        let until = Instant::now() + left;
-        let cached = Cached { fingerprint: record.fingerprint, outcome, until };
-        self.0.insert(record.key.clone(), cached);
+    /// Keeps an outcome.
+    pub(super) fn put(&self, key: &Key, entry: Entry) {
+        self.0.insert(key.clone(), entry);
+    }
+
+    /// Forgets an outcome.
+    pub(super) fn remove(&self, key: &Key) {
+        self.0.remove(key);
     }
 }

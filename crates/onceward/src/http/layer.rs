@@ -17,11 +17,12 @@ use http::header::EXPECT;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body::Body as HttpBody;
-use onceward_core::decide::Verdict;
+use onceward_core::decide::{Claim, Verdict};
 use tokio::sync::oneshot;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use crate::cache::Looked;
 use crate::engine::random_u64;
 
 use super::admit::{Admitted, Brought, admit, brought};
@@ -198,11 +199,13 @@ where
         return Ok(refused.map(Body::from));
     }
     let key = admitted.key.clone();
-    let cached = door.cache.get(&admitted.claim.key, &admitted.claim.fingerprint);
-    served.cached = Some(cached.is_some());
-    let mut response = match cached {
-        Some(outcome) => said_again(decode(&outcome)?, policy)?,
-        None => {
+    let Claim { key: record, fingerprint, .. } = &admitted.claim;
+    let looked = door.cache.look(&door.engine, record, fingerprint).await;
+    served.cached = Some(matches!(looked, Looked::Hit(_)));
+    let mut response = match looked {
+        Looked::Hit(outcome) => said_again(decode(&outcome)?, policy)?,
+        Looked::Miss(sight) => {
+            admitted.sight = sight;
             admitted.keep_payload(policy, &door.leaf_key);
             let head = for_handler(head, policy, &caller);
             match policy.commits {
@@ -313,7 +316,7 @@ impl Settling<'_> {
         let asked = Instant::now();
         let (permit, was_expired) = match door.claim(admitted, policy, answer.closed()).await? {
             Verdict::Run { permit, was_expired } => (permit, was_expired),
-            Verdict::Replay(stored) => return said_again(door.replay(&stored)?, policy),
+            Verdict::Replay(stored) => return said_again(door.replay(&stored, admitted)?, policy),
             other => return Err(door.refuse(other, admitted, policy).await),
         };
         if answer.is_closed() {
@@ -344,7 +347,7 @@ impl Settling<'_> {
     async fn overtaken(&self) -> Result<Response<Body>, Refusal> {
         let Self { door, policy, admitted, .. } = *self;
         match door.claim(admitted, policy, std::future::pending()).await? {
-            Verdict::Replay(stored) => said_again(door.replay(&stored)?, policy),
+            Verdict::Replay(stored) => said_again(door.replay(&stored, admitted)?, policy),
             // Whoever overtook us has it in hand; a fresh grant is not ours to use here.
             Verdict::Run { permit, .. } => {
                 let _ = door.engine.abandon(&permit, "taken by mistake").await;

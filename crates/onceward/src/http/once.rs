@@ -251,7 +251,9 @@ impl OneCommit<'_> {
     /// It did not run: a replay of whoever did, or the refusal that the verdict comes to.
     async fn not_run(&self, verdict: Verdict) -> Result<Response<Body>, Refusal> {
         match verdict {
-            Verdict::Replay(stored) => said_again(self.door.replay(&stored)?, self.policy),
+            Verdict::Replay(stored) => {
+                said_again(self.door.replay(&stored, self.admitted)?, self.policy)
+            }
             Verdict::Mismatch(record) if record.key != self.admitted.claim.key => {
                 let detail = "a job of this request has a key that was used with another payload; \
                               nothing was written";
