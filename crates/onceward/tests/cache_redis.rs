@@ -159,7 +159,7 @@ async fn a11_a_replay_in_another_process_comes_from_redis() {
     one.refill("k", 0).await;
     let name = one.cache.name(&one.key("k"));
     assert_eq!(name, "idempo:default:acme:POST /payments%3Aada:k");
-    assert_eq!(place.redis.names(), [name.clone()]);
+    assert_eq!(place.redis.names(), std::slice::from_ref(&name));
     let ttl: u64 = place.redis.ask(redis::cmd("PTTL").arg(&name));
     assert!((RETAIN_MS - 20_000..=RETAIN_MS).contains(&ttl), "{ttl}");
     let again = two.post("k", "{}").await;

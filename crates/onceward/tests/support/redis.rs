@@ -57,7 +57,9 @@ impl RedisServer {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("redis-server: `cargo xtask services up redis` installs it");
+            .unwrap_or_else(|error| {
+                panic!("redis-server: {error}; `cargo xtask services up redis` installs it")
+            });
         self.child = Some(child);
         let begun = Instant::now();
         while self.try_ask::<String>(&redis::cmd("PING")).is_none() {
@@ -94,7 +96,7 @@ impl RedisServer {
 
     /// Asks it something, from a connection that nobody else has.
     pub(crate) fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
-        self.try_ask(command).expect("redis answers")
+        self.try_ask(command).unwrap_or_else(|| panic!("redis gives no answer"))
     }
 
     fn try_ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Option<T> {
