@@ -33,7 +33,7 @@ const STEPS: &[Step] = &[
 ];
 
 /// The servers that the tests talk to.
-const SERVICES: &[&str] = &["postgres"];
+const SERVICES: &[&str] = &["postgres", "redis"];
 
 /// Where the library's examples are.
 const EXAMPLES: &str = "crates/onceward/examples";

@@ -31,8 +31,9 @@ cargo xtask <chore>
   services up [NAME]... [--print-env]
   services down [NAME]...
   services status [NAME]...
-        Real servers for the tests, on free loopback ports. Without a name: all of them.
-        eval \"$(cargo xtask services up postgres --print-env)\"
+        Real servers for the tests, on free loopback ports: postgres, redis, kafka, opensearch.
+        Without a name, `up` means the first two, which all tests need; the others mean all.
+        eval \"$(cargo xtask services up --print-env)\"
   help
         This text.
 ";

@@ -62,12 +62,19 @@ impl Original {
     /// Of this record.
     #[must_use]
     pub fn of(record: &Record) -> Arc<Self> {
+        let trace = record.trace.clone();
+        Self::new(record.key.clone(), record.rev, record.updated_at, record.last_fence, trace)
+    }
+
+    /// Of a record that is known by these.
+    #[must_use]
+    pub fn new(key: Key, rev: Rev, at: At, last_fence: Fence, trace: Trace) -> Arc<Self> {
         Arc::new(Self {
-            key: record.key.clone(),
-            rev: record.rev,
-            at: record.updated_at,
-            fence: Some(record.last_fence).filter(|fence| fence.0 > 0),
-            trace: record.trace.clone(),
+            key,
+            rev,
+            at,
+            fence: Some(last_fence).filter(|fence| fence.0 > 0),
+            trace,
             key_hash: OnceLock::new(),
             entry: OnceLock::new(),
         })

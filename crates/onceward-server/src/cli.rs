@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use onceward_core::key::Key;
 use onceward_core::record::State;
 
+use crate::cache::SharedCache;
 use crate::config::Config;
 use crate::config::flags::Flags;
 use crate::export::Format;
@@ -48,6 +49,12 @@ pub(crate) struct Common {
     #[arg(long, global = true, value_name = "URL", env = "ONCEWARD_STORE", hide_env_values = true)]
     #[arg(help_heading = "Common options")]
     pub(crate) store: Option<String>,
+
+    /// A cache that several processes share: `redis://HOST:PORT/DATABASE`. Default: what the
+    /// configuration says, otherwise none.
+    #[arg(long, global = true, value_name = "URL", env = "ONCEWARD_CACHE", hide_env_values = true)]
+    #[arg(help_heading = "Common options")]
+    pub(crate) cache: Option<String>,
 
     /// Goes through the control API at this address instead of opening the store. Default: opens
     /// it; where a running server holds it, what changes it goes through that server by itself.
@@ -88,6 +95,14 @@ impl Common {
             Some(url) => Ok(url.clone()),
             None => Ok(Config::load(self.config.as_deref(), &Flags::default())?.store.url),
         }
+    }
+
+    /// The shared cache, for a command that drops outcomes.
+    pub(crate) fn shared_cache(&self) -> Result<Option<SharedCache>, Failure> {
+        let flags = Flags { cache: self.cache.clone(), ..Flags::default() };
+        let config = Config::load(self.config.as_deref(), &flags)?;
+        // Dropping reads no value, so no secret is needed.
+        SharedCache::open(&config.cache, [0; 32])
     }
 }
 

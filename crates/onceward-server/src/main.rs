@@ -7,6 +7,7 @@
 mod admin;
 mod authorize;
 mod bench;
+mod cache;
 mod cli;
 mod commands;
 mod config;

@@ -18,6 +18,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::cache::Stats;
+
 /// Distinct endpoints, and distinct tenants, that are counted on their own.
 const NAMES_MAX: usize = 1_000;
 /// What is counted for those beyond.
@@ -97,6 +99,19 @@ pub(crate) struct Metrics {
     notes_waiting: Gauge,
     audit_sealed: Counter,
     audit_dropped: Counter,
+    shared: Mutex<SharedCounters>,
+}
+
+/// What the shared cache counts for itself, taken over when somebody asks.
+#[derive(Debug, Default)]
+struct SharedCounters {
+    last: Stats,
+    hits: Counter,
+    misses: Counter,
+    errors: Counter,
+    refused: Counter,
+    stale: Counter,
+    fills: Counter,
 }
 
 /// An endpoint by its name in metrics. Cheap to clone; look it up once per route.
@@ -152,6 +167,7 @@ impl Metrics {
             notes_waiting: Gauge::default(),
             audit_sealed: Counter::default(),
             audit_dropped: Counter::default(),
+            shared: Mutex::default(),
         };
         metrics.register();
         metrics
@@ -178,8 +194,19 @@ impl Metrics {
         }
         registry.register("in_flight", "Requests under way", self.in_flight.clone());
         registry.register("waiters", "Who waits for a key or a job", self.waiters.clone());
-        registry.register("cache_hits", "Replays from memory", self.cache_hits.clone());
-        registry.register("cache_misses", "Look-ups not in memory", self.cache_misses.clone());
+        registry.register("cache_hits", "Replays from a cache", self.cache_hits.clone());
+        registry.register("cache_misses", "Look-ups not in a cache", self.cache_misses.clone());
+        let shared = self.shared.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (name, help, counter) in [
+            ("redis_hits", "Replays from Redis", &shared.hits),
+            ("redis_misses", "Look-ups that Redis had no value for", &shared.misses),
+            ("redis_errors", "Questions to Redis without an answer", &shared.errors),
+            ("redis_refused", "Values in Redis that were damaged or foreign", &shared.refused),
+            ("redis_stale", "Values in Redis that were expired or erased", &shared.stale),
+            ("redis_fills", "Outcomes that were kept in Redis", &shared.fills),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
         let help = "Audit entries about replays, conflicts and expiries that were written";
         registry.register("audit_notes", help, self.notes_written.clone());
         let help = "Audit entries about replays, conflicts and expiries that were lost";
@@ -264,6 +291,22 @@ impl Metrics {
         } else {
             self.cache_misses.inc()
         };
+    }
+
+    /// Takes over what the shared cache has counted so far.
+    pub(crate) fn shared_cache(&self, stats: Stats) {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = std::mem::replace(&mut shared.last, stats);
+        for (counter, before, now) in [
+            (&shared.hits, last.hits, stats.hits),
+            (&shared.misses, last.misses, stats.misses),
+            (&shared.errors, last.errors, stats.errors),
+            (&shared.refused, last.refused, stats.refused),
+            (&shared.stale, last.stale, stats.stale),
+            (&shared.fills, last.fills, stats.fills),
+        ] {
+            counter.inc_by(now.saturating_sub(before));
+        }
     }
 
     /// Everything, as text; `waiting` and `notes` are read off the engine at this moment.

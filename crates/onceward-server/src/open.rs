@@ -150,9 +150,9 @@ fn exists(path: &Path) -> Result<(), Failure> {
     }
 }
 
-#[cfg(feature = "postgres")]
-fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return "postgres:".into() };
+/// A URL as it may be shown.
+pub(crate) fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return "no URL".into() };
     // Parameters can hold a password too, and say nothing about the place.
     let rest = rest.split_once('?').map_or(rest, |(place, _)| place);
     match rest.rsplit_once('@') {

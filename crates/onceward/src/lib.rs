@@ -4,6 +4,8 @@
 //! event streams. Start with [`engine::Engine`] over a [`store::Store`].
 
 pub mod audit;
+#[cfg(feature = "http")]
+pub mod cache;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod engine;

@@ -1,5 +1,7 @@
-//! The tower layer around a real axum router, on the embedded store: what clients see.
+//! The tower layer around a real axum router, on every store: what clients see.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on fails")]
+
+mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +18,15 @@ use onceward::engine::Engine;
 use onceward::http::{
     Attempt, Dialect, Door, Identity, IfMatch, MissingKey, OncewardLayer, Policy, Route, Routes,
 };
-use onceward::store::clock::ManualClock;
-use onceward::store::memory::MemoryStore;
+use onceward::testing::harness::START;
 use onceward_core::payload::KeepPayload;
 use onceward_core::record::OnAbandoned;
 use onceward_core::stamp::At;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tower::ServiceExt;
+
+use support::on::{On, Opened};
 
 /// The service under protection: counts what reaches it.
 #[derive(Default)]
@@ -37,7 +40,7 @@ struct Place {
     router: Router,
     upstream: Arc<Upstream>,
     engine: Engine,
-    clock: ManualClock,
+    opened: Opened,
 }
 
 async fn pay(
@@ -89,11 +92,15 @@ async fn attempt(request: Request<Body>) -> String {
     format!("{}", attempt.map_or(0, |attempt| attempt.attempt))
 }
 
-fn place_with(routes: Routes) -> Place {
-    let (store, clock) = MemoryStore::manual(At(1_707_993_000_000));
-    let engine = Engine::new(Arc::new(store));
+/// The seed's example begins here.
+const BEGUN: At = At(1_707_993_000_000);
+
+async fn place_with(on: On, routes: Routes) -> Place {
+    let opened = on.open().await;
+    opened.advance(BEGUN.since(START)).await;
+    let engine = Engine::new(opened.store.clone());
     let identity = Identity::Authorization { secret: [7; 32], strict: false };
-    let door = Door::new(engine.clone(), identity, routes).with_secret([9; 32]);
+    let door = on.cached(Door::new(engine.clone(), identity, routes).with_secret([9; 32]));
     let upstream = Arc::new(Upstream::default());
     let router = Router::new()
         .route("/payments", post(pay).get(|| async { "list" }))
@@ -106,11 +113,11 @@ fn place_with(routes: Routes) -> Place {
         .route("/open", get(|| async { "open" }))
         .with_state(upstream.clone())
         .layer(OncewardLayer::new(door));
-    Place { router, upstream, engine, clock }
+    Place { router, upstream, engine, opened }
 }
 
-fn place(policy: Policy) -> Place {
-    place_with(Routes::every(policy).unwrap())
+async fn place(on: On, policy: Policy) -> Place {
+    place_with(on, Routes::every(policy).unwrap()).await
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -163,9 +170,8 @@ fn request(method: &str, path: &str, key: Option<&str>, body: &str) -> Request<B
     request.body(Body::from(body.to_string())).unwrap()
 }
 
-#[tokio::test]
-async fn a08_replay_returns_the_original_response_byte_for_byte() {
-    let place = place(Policy::default());
+async fn a08_replay_returns_the_original_response_byte_for_byte(on: On) {
+    let place = place(on, Policy::default()).await;
     let first = place.post("/payments", Some("k"), r#"{"amount": 5}"#).await;
     assert_eq!(first.status, 201);
     assert_eq!(first.header("idempotency-replayed"), None);
@@ -184,9 +190,8 @@ async fn a08_replay_returns_the_original_response_byte_for_byte() {
     assert_eq!(place.ran(), 1);
 }
 
-#[tokio::test]
-async fn the_quoted_and_the_raw_key_are_one_and_bad_keys_are_refused_before_any_lookup() {
-    let place = place(Policy::default());
+async fn the_quoted_and_the_raw_key_are_one_and_bad_keys_are_refused_before_any_lookup(on: On) {
+    let place = place(on, Policy::default()).await;
     place.post("/payments", Some("\"abc\""), "{}").await;
     let raw = place.post("/payments", Some("abc"), "{}").await;
     assert_eq!(raw.header("idempotency-replayed"), Some("true"));
@@ -210,9 +215,8 @@ async fn the_quoted_and_the_raw_key_are_one_and_bad_keys_are_refused_before_any_
     assert_eq!(place.ran(), 1);
 }
 
-#[tokio::test]
-async fn a09_another_payload_is_422_and_names_what_differs() {
-    let place = place(Policy::default());
+async fn a09_another_payload_is_422_and_names_what_differs(on: On) {
+    let place = place(on, Policy::default()).await;
     place.post("/payments", Some("k"), r#"{"amount": 5, "to": {"name": "bob"}}"#).await;
     let other =
         place.post("/payments", Some("k"), r#"{"amount": 777123, "to": {"name": "bob"}}"#).await;
@@ -226,13 +230,12 @@ async fn a09_another_payload_is_422_and_names_what_differs() {
     assert_eq!(place.ran(), 1);
 }
 
-#[tokio::test]
-async fn ruling_8_other_methods_paths_queries_callers_and_tenants_are_apart() {
+async fn ruling_8_other_methods_paths_queries_callers_and_tenants_are_apart(on: On) {
     let routes = vec![
         Route::new("PUT /things/{id}", Policy::default()).unwrap(),
         Route::new("POST /payments", Policy::default()).unwrap(),
     ];
-    let place = place_with(Routes::written(routes));
+    let place = place_with(on, Routes::written(routes)).await;
     for path in ["/things/1", "/things/2"] {
         let answer = place.send(request("PUT", path, Some("k"), "{}")).await;
         assert_eq!((answer.status, answer.header("idempotency-replayed")), (201, None), "{path}");
@@ -253,9 +256,8 @@ async fn ruling_8_other_methods_paths_queries_callers_and_tenants_are_apart() {
     assert_eq!(place.ran(), 6);
 }
 
-#[tokio::test]
-async fn a04_reads_pass_and_touch_nothing() {
-    let place = place(Policy::default());
+async fn a04_reads_pass_and_touch_nothing(on: On) {
+    let place = place(on, Policy::default()).await;
     let answer = place.send(request("GET", "/payments", Some("k"), "")).await;
     assert_eq!((answer.status, &answer.body[..]), (200, &b"list"[..]));
     let what = onceward::store::List::Records { tenant: None, scope: None, state: None };
@@ -263,9 +265,8 @@ async fn a04_reads_pass_and_touch_nothing() {
     assert_eq!(page.items, onceward::store::Items::Records(vec![]));
 }
 
-#[tokio::test]
-async fn no_identity_is_401_and_there_is_no_shared_scope() {
-    let place = place(Policy::default());
+async fn no_identity_is_401_and_there_is_no_shared_scope(on: On) {
+    let place = place(on, Policy::default()).await;
     let mut anonymous = request("POST", "/payments", Some("k"), "{}");
     anonymous.headers_mut().remove("authorization");
     let answer = place.send(anonymous).await;
@@ -273,16 +274,15 @@ async fn no_identity_is_401_and_there_is_no_shared_scope() {
     assert_eq!(place.ran(), 0);
 }
 
-#[tokio::test]
-async fn without_a_key_allow_passes_and_derive_makes_one() {
-    let allow = place(Policy::unwritten());
+async fn without_a_key_allow_passes_and_derive_makes_one(on: On) {
+    let allow = place(on, Policy::unwritten()).await;
     for _ in 0..2 {
         let mut anonymous = request("POST", "/payments", None, "{}");
         anonymous.headers_mut().remove("authorization");
         assert_eq!(allow.send(anonymous).await.status, 201);
     }
     assert_eq!(allow.ran(), 2);
-    let derive = place(Policy { missing_key: MissingKey::Derive, ..Policy::default() });
+    let derive = place(on, Policy { missing_key: MissingKey::Derive, ..Policy::default() }).await;
     derive.post("/payments", None, r#"{"a":1,"b":2}"#).await;
     let again = derive.post("/payments", None, r#"{"b":2,"a":1}"#).await;
     assert_eq!(again.header("idempotency-replayed"), Some("true"));
@@ -290,9 +290,8 @@ async fn without_a_key_allow_passes_and_derive_makes_one() {
     assert_eq!(derive.ran(), 2);
 }
 
-#[tokio::test]
-async fn ruling_5_a_duplicate_waits_for_the_first_and_gets_its_answer() {
-    let place = Arc::new(place(Policy { wait_ms: 30_000, ..Policy::default() }));
+async fn ruling_5_a_duplicate_waits_for_the_first_and_gets_its_answer(on: On) {
+    let place = Arc::new(place(on, Policy { wait_ms: 30_000, ..Policy::default() }).await);
     let first = {
         let place = place.clone();
         tokio::spawn(async move { place.post("/slow", Some("k"), "{}").await })
@@ -319,9 +318,8 @@ async fn ruling_5_a_duplicate_waits_for_the_first_and_gets_its_answer() {
     assert_eq!(place.ran(), 1);
 }
 
-#[tokio::test]
-async fn ruling_5_when_the_wait_is_over_it_is_409_in_flight() {
-    let place = Arc::new(place(Policy { wait_ms: 10, ..Policy::default() }));
+async fn ruling_5_when_the_wait_is_over_it_is_409_in_flight(on: On) {
+    let place = Arc::new(place(on, Policy { wait_ms: 10, ..Policy::default() }).await);
     let first = {
         let place = place.clone();
         tokio::spawn(async move { place.post("/slow", Some("k"), "{}").await })
@@ -336,9 +334,8 @@ async fn ruling_5_when_the_wait_is_over_it_is_409_in_flight() {
     assert_eq!(first.await.unwrap().status, 200);
 }
 
-#[tokio::test]
-async fn ruling_4_final_answers_are_stored_and_others_leave_the_key_free() {
-    let place = place(Policy::default());
+async fn ruling_4_final_answers_are_stored_and_others_leave_the_key_free(on: On) {
+    let place = place(on, Policy::default()).await;
     for (status, stored) in [
         (200, true),
         (302, true),
@@ -365,9 +362,8 @@ async fn ruling_4_final_answers_are_stored_and_others_leave_the_key_free() {
     }
 }
 
-#[tokio::test]
-async fn a12_successes_are_kept_a_day_and_errors_four_hours() {
-    let place = place(Policy::default());
+async fn a12_successes_are_kept_a_day_and_errors_four_hours(on: On) {
+    let place = place(on, Policy::default()).await;
     place.post("/status/201", Some("k"), "{}").await;
     place.post("/status/404", Some("k"), "{}").await;
     let kept = |id: &str| {
@@ -388,9 +384,8 @@ async fn a12_successes_are_kept_a_day_and_errors_four_hours() {
     assert_eq!(kept("/status/404").await, 4 * 3_600_000);
 }
 
-#[tokio::test]
-async fn a_response_over_the_cap_is_served_once_and_never_runs_again() {
-    let place = place(Policy { max_stored_bytes: 1_000, ..Policy::default() });
+async fn a_response_over_the_cap_is_served_once_and_never_runs_again(on: On) {
+    let place = place(on, Policy { max_stored_bytes: 1_000, ..Policy::default() }).await;
     let first = place.post("/large", Some("k"), "{}").await;
     assert_eq!((first.status, first.body.len()), (200, 5_000));
     assert_eq!(first.header("idempotency-stored"), Some("false"));
@@ -399,17 +394,17 @@ async fn a_response_over_the_cap_is_served_once_and_never_runs_again() {
     assert_eq!(place.ran(), 1);
 }
 
-#[tokio::test]
-async fn a_body_over_the_cap_is_413_and_leaves_nothing() {
-    let place = place(Policy { max_request_bytes: 10, ..Policy::default() });
+async fn a_body_over_the_cap_is_413_and_leaves_nothing(on: On) {
+    let place = place(on, Policy { max_request_bytes: 10, ..Policy::default() }).await;
     let answer = place.post("/payments", Some("k"), &"x".repeat(11)).await;
     assert_eq!((answer.status, answer.code().as_str()), (413, "body.too_large"));
     assert_eq!(place.post("/payments", Some("k"), "{}").await.status, 201);
 }
 
-#[tokio::test]
-async fn a07_bodies_without_a_canonical_form_are_400_and_what_is_not_json_is_left_to_the_handler() {
-    let place = place(Policy::default());
+async fn a07_bodies_without_a_canonical_form_are_400_and_what_is_not_json_is_left_to_the_handler(
+    on: On,
+) {
+    let place = place(on, Policy::default()).await;
     let deep = "[".repeat(100_000);
     for bad in [r#"{"a":1,"a":2}"#, r#"{"a":1e400}"#, r#""\ud800""#, &deep] {
         let answer = place.post("/payments", Some("k"), bad).await;
@@ -420,24 +415,22 @@ async fn a07_bodies_without_a_canonical_form_are_400_and_what_is_not_json_is_lef
     assert_eq!(again.header("idempotency-replayed"), Some("true"));
 }
 
-#[tokio::test]
-async fn a_handler_that_panics_leaves_a_failed_attempt_and_the_retry_runs() {
-    let place = place(Policy::default());
+async fn a_handler_that_panics_leaves_a_failed_attempt_and_the_retry_runs(on: On) {
+    let place = place(on, Policy::default()).await;
     let first = place.post("/panics", Some("k"), "{}").await;
     assert_eq!((first.status, first.code().as_str()), (502, "upstream.failed"));
     assert_eq!(place.post("/panics", Some("k"), "{}").await.status, 502);
     assert_eq!(place.ran(), 2);
     let hold = Policy { on_abandoned: OnAbandoned::Hold, ..Policy::default() };
-    let held = self::place(hold);
+    let held = self::place(on, hold).await;
     held.post("/panics", Some("k"), "{}").await;
     let unknown = held.post("/panics", Some("k"), "{}").await;
     assert_eq!((unknown.status, unknown.code().as_str()), (409, "idempotency.outcome_unknown"));
     assert_eq!(held.ran(), 1);
 }
 
-#[tokio::test]
-async fn a_client_that_goes_away_does_not_tear_the_handler_apart() {
-    let place = Arc::new(place(Policy::default()));
+async fn a_client_that_goes_away_does_not_tear_the_handler_apart(on: On) {
+    let place = Arc::new(place(on, Policy::default()).await);
     let gone = {
         let place = place.clone();
         tokio::spawn(async move { place.post("/slow", Some("k"), "{}").await })
@@ -452,18 +445,16 @@ async fn a_client_that_goes_away_does_not_tear_the_handler_apart() {
     assert_eq!(place.ran(), 1);
 }
 
-#[tokio::test]
-async fn the_handler_sees_its_attempt_and_the_fence_rises() {
-    let place = place(Policy::default());
+async fn the_handler_sees_its_attempt_and_the_fence_rises(on: On) {
+    let place = place(on, Policy::default()).await;
     assert_eq!(&place.post("/attempt", Some("k"), "{}").await.body[..], b"1");
     let paid = place.post("/payments", Some("k"), "{}").await.json();
     assert_eq!(paid["fence"], true, "also as a header, for services in other languages");
 }
 
-#[tokio::test]
-async fn b06_a_replay_never_bypasses_authorisation() {
-    let (store, _) = MemoryStore::manual(At(1));
-    let engine = Engine::new(Arc::new(store));
+async fn b06_a_replay_never_bypasses_authorisation(on: On) {
+    let opened = on.open().await;
+    let engine = Engine::new(opened.store.clone());
     let allowed = Arc::new(std::sync::atomic::AtomicBool::new(true));
     let identity = Identity::Authorization { secret: [7; 32], strict: false };
     let may = allowed.clone();
@@ -479,13 +470,13 @@ async fn b06_a_replay_never_bypasses_authorisation() {
                 Err(refused)
             })
         });
+    let door = on.cached(door);
     let upstream = Arc::new(Upstream::default());
     let router = Router::new()
         .route("/payments", post(pay))
         .with_state(upstream.clone())
         .layer(OncewardLayer::new(door));
-    let (_, clock) = MemoryStore::manual(At(1));
-    let place = Place { router, upstream, engine, clock };
+    let place = Place { router, upstream, engine, opened };
     assert_eq!(place.post("/payments", Some("k"), "{}").await.status, 201);
     allowed.store(false, Ordering::SeqCst);
     assert_eq!(place.post("/payments", Some("k"), "{}").await.status, 403);
@@ -494,11 +485,10 @@ async fn b06_a_replay_never_bypasses_authorisation() {
     assert_eq!(again.header("idempotency-replayed"), Some("true"));
 }
 
-#[tokio::test]
-async fn b02_a_route_may_require_a_precondition() {
+async fn b02_a_route_may_require_a_precondition(on: On) {
     let policy =
         Policy { if_match: IfMatch::Require, dialect: Dialect::Planning, ..Policy::default() };
-    let place = place(policy);
+    let place = place(on, policy).await;
     let unkeyed = place.post("/payments", None, "{}").await;
     assert_eq!((unkeyed.status, unkeyed.code().as_str()), (400, "idempotency.key_required"));
     for bad in ["*", "W/\"3\""] {
@@ -520,9 +510,8 @@ async fn b02_a_route_may_require_a_precondition() {
     assert_eq!(place.send(stale).await.header("idempotency-replayed"), Some("true"));
 }
 
-#[tokio::test]
-async fn the_planning_dialect_says_mismatch_as_409_with_its_alias() {
-    let place = place(Policy { dialect: Dialect::Planning, ..Policy::default() });
+async fn the_planning_dialect_says_mismatch_as_409_with_its_alias(on: On) {
+    let place = place(on, Policy { dialect: Dialect::Planning, ..Policy::default() }).await;
     place.post("/payments", Some("k"), r#"{"a":1}"#).await;
     let other = place.post("/payments", Some("k"), r#"{"a":2}"#).await;
     assert_eq!(other.status, 409);
@@ -530,9 +519,8 @@ async fn the_planning_dialect_says_mismatch_as_409_with_its_alias() {
     assert_eq!(other.json()["alias"], "planning.idempotency_replay_conflict");
 }
 
-#[tokio::test]
-async fn d06_the_measurements_dialect_echoes_its_key_and_warns_without_one() {
-    let place = place(Policy { dialect: Dialect::Measurements, ..Policy::unwritten() });
+async fn d06_the_measurements_dialect_echoes_its_key_and_warns_without_one(on: On) {
+    let place = place(on, Policy { dialect: Dialect::Measurements, ..Policy::unwritten() }).await;
     let unkeyed = place.post("/payments", None, "{}").await;
     assert!(unkeyed.header("warning").unwrap().starts_with("299"));
     let keyed = |key: &str, body: &str| {
@@ -554,8 +542,7 @@ async fn d06_the_measurements_dialect_echoes_its_key_and_warns_without_one() {
     assert_eq!((both.status, both.json()["error"].as_str()), (400, Some("InvalidIdempotencyKey")));
 }
 
-#[tokio::test]
-async fn e04_the_business_dialect_explains_a_conflict_and_marks_an_expired_key() {
+async fn e04_the_business_dialect_explains_a_conflict_and_marks_an_expired_key(on: On) {
     let policy = Policy {
         dialect: Dialect::Business,
         keep_payload: KeepPayload::Full,
@@ -564,7 +551,7 @@ async fn e04_the_business_dialect_explains_a_conflict_and_marks_an_expired_key()
         retain_errors_ms: 1_800_000,
         ..Policy::default()
     };
-    let place = place(policy);
+    let place = place(on, policy).await;
     let body =
         r#"{"customer_info":{"phone":"+1-512-555-0100"},"requested_time":"10:00","password":"a"}"#;
     place.post("/payments", Some("k"), body).await;
@@ -588,14 +575,14 @@ async fn e04_the_business_dialect_explains_a_conflict_and_marks_an_expired_key()
             "password: '***' → '***'",
         ])
     );
-    place.clock.advance(1_800_000);
+    place.opened.advance(1_800_000).await;
     let anew = place.post("/payments", Some("k"), &other).await;
     assert_eq!((anew.status, anew.header("x-idempotency-expired")), (201, Some("true")));
 }
 
-#[tokio::test]
-async fn a_lease_is_renewed_while_the_handler_works() {
-    let place = Arc::new(place(Policy { lease_ms: 100, wait_ms: 0, ..Policy::default() }));
+async fn a_lease_is_renewed_while_the_handler_works(on: On) {
+    let place =
+        Arc::new(place(on, Policy { lease_ms: 100, wait_ms: 0, ..Policy::default() }).await);
     let first = {
         let place = place.clone();
         tokio::spawn(async move { place.post("/slow", Some("k"), "{}").await })
@@ -603,7 +590,7 @@ async fn a_lease_is_renewed_while_the_handler_works() {
     place.upstream.started.notified().await;
     // The store's clock runs on in small steps; the heartbeat runs on real time.
     for _ in 0..8 {
-        place.clock.advance(30);
+        place.opened.advance(30).await;
         // sleeps because the heartbeat's pause is a third of a real lease
         tokio::time::sleep(Duration::from_millis(45)).await;
         let busy = place.post("/slow", Some("k"), "{}").await;
@@ -612,4 +599,30 @@ async fn a_lease_is_renewed_while_the_handler_works() {
     place.upstream.go_on.notify_one();
     assert_eq!(first.await.unwrap().status, 200);
     assert_eq!(place.ran(), 1);
+}
+
+on_every_store! {
+    a08_replay_returns_the_original_response_byte_for_byte,
+    the_quoted_and_the_raw_key_are_one_and_bad_keys_are_refused_before_any_lookup,
+    a09_another_payload_is_422_and_names_what_differs,
+    ruling_8_other_methods_paths_queries_callers_and_tenants_are_apart,
+    a04_reads_pass_and_touch_nothing,
+    no_identity_is_401_and_there_is_no_shared_scope,
+    without_a_key_allow_passes_and_derive_makes_one,
+    ruling_5_a_duplicate_waits_for_the_first_and_gets_its_answer,
+    ruling_5_when_the_wait_is_over_it_is_409_in_flight,
+    ruling_4_final_answers_are_stored_and_others_leave_the_key_free,
+    a12_successes_are_kept_a_day_and_errors_four_hours,
+    a_response_over_the_cap_is_served_once_and_never_runs_again,
+    a_body_over_the_cap_is_413_and_leaves_nothing,
+    a07_bodies_without_a_canonical_form_are_400_and_what_is_not_json_is_left_to_the_handler,
+    a_handler_that_panics_leaves_a_failed_attempt_and_the_retry_runs,
+    a_client_that_goes_away_does_not_tear_the_handler_apart,
+    the_handler_sees_its_attempt_and_the_fence_rises,
+    b06_a_replay_never_bypasses_authorisation,
+    b02_a_route_may_require_a_precondition,
+    the_planning_dialect_says_mismatch_as_409_with_its_alias,
+    d06_the_measurements_dialect_echoes_its_key_and_warns_without_one,
+    e04_the_business_dialect_explains_a_conflict_and_marks_an_expired_key,
+    a_lease_is_renewed_while_the_handler_works,
 }

@@ -2,6 +2,8 @@
 //! shadow mode, identity headers, the policy document.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on fails")]
 
+mod support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,12 +20,13 @@ use onceward::http::{
     Authorize, BreakerPolicy, Dialect, Door, DoorLimits, Identity, MissingKey, Mode, OncewardLayer,
     Policy, RateLimit, Route, Routes, ShadowReport,
 };
-use onceward::store::memory::MemoryStore;
 use onceward::store::{Items, List};
 use onceward_core::payload::KeepPayload;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tower::ServiceExt;
+
+use support::on::{On, Opened};
 
 #[derive(Default)]
 struct Upstream {
@@ -38,7 +41,7 @@ struct Upstream {
 struct Place {
     router: Router,
     upstream: Arc<Upstream>,
-    engine: Engine,
+    engine: Held,
 }
 
 async fn pay(State(upstream): State<Arc<Upstream>>, headers: HeaderMap) -> impl IntoResponse {
@@ -58,16 +61,32 @@ async fn slow(State(upstream): State<Arc<Upstream>>) -> String {
     "slow".into()
 }
 
-fn engine() -> Engine {
-    Engine::new(Arc::new(MemoryStore::new()))
+/// An engine, and what its store stands on: that goes with the last of them.
+#[derive(Clone)]
+struct Held {
+    engine: Engine,
+    _opened: Opened,
 }
 
-fn door(engine: &Engine, routes: Routes) -> Door {
+impl std::ops::Deref for Held {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+async fn engine(on: On) -> Held {
+    let opened = on.open().await;
+    Held { engine: Engine::new(opened.store.clone()), _opened: opened }
+}
+
+fn door(on: On, engine: &Engine, routes: Routes) -> Door {
     let identity = Identity::Authorization { secret: [7; 32], strict: false };
-    Door::new(engine.clone(), identity, routes)
+    on.cached(Door::new(engine.clone(), identity, routes))
 }
 
-fn behind(engine: Engine, door: Door) -> Place {
+fn behind(engine: Held, door: Door) -> Place {
     let upstream = Arc::new(Upstream::default());
     let router = Router::new()
         .route("/payments", post(pay).get(pay))
@@ -79,9 +98,9 @@ fn behind(engine: Engine, door: Door) -> Place {
     Place { router, upstream, engine }
 }
 
-fn place(policy: Policy) -> Place {
-    let engine = engine();
-    let door = door(&engine, Routes::every(policy).unwrap());
+async fn place(on: On, policy: Policy) -> Place {
+    let engine = engine(on).await;
+    let door = door(on, &engine, Routes::every(policy).unwrap());
     behind(engine, door)
 }
 
@@ -148,10 +167,9 @@ fn request(who: &str, path: &str, key: Option<&str>, body: &str) -> Request<Body
     request.body(Body::from(body.to_string())).unwrap()
 }
 
-#[tokio::test]
-async fn a15_a_429_comes_before_the_store_and_leaves_no_record() {
+async fn a15_a_429_comes_before_the_store_and_leaves_no_record(on: On) {
     let limit = RateLimit::new(1, 3_600_000, 2).unwrap();
-    let place = place(Policy { rate_limit: Some(limit), ..Policy::default() });
+    let place = place(on, Policy { rate_limit: Some(limit), ..Policy::default() }).await;
     assert_eq!(place.post("/payments", "a", "{}").await.status, 201);
     assert_eq!(place.post("/payments", "a", "{}").await.status, 201, "a replay counts too");
     let limited = place.post("/payments", "b", "{}").await;
@@ -168,10 +186,9 @@ async fn a15_a_429_comes_before_the_store_and_leaves_no_record() {
     assert_eq!(place.send(nobody.body(Body::empty()).unwrap()).await.status, 401);
 }
 
-#[tokio::test]
-async fn a16_an_open_breaker_is_503_leaves_records_and_still_replays() {
+async fn a16_an_open_breaker_is_503_leaves_records_and_still_replays(on: On) {
     let breaker = BreakerPolicy { failures: 2, open_ms: 3_600_000, trials: 1 };
-    let place = place(Policy { breaker: Some(breaker), ..Policy::default() });
+    let place = place(on, Policy { breaker: Some(breaker), ..Policy::default() }).await;
     let first = place.post("/payments", "done", "{}").await;
     place.upstream.broken.store(true, Ordering::SeqCst);
     assert_eq!(place.post("/payments", "x", "{}").await.status, 500);
@@ -188,10 +205,9 @@ async fn a16_an_open_breaker_is_503_leaves_records_and_still_replays() {
     assert_eq!((place.ran(), place.records().await), (ran, records));
 }
 
-#[tokio::test]
-async fn a16_after_its_time_a_trial_passes_and_its_success_closes_it() {
+async fn a16_after_its_time_a_trial_passes_and_its_success_closes_it(on: On) {
     let breaker = BreakerPolicy { failures: 1, open_ms: 1, trials: 1 };
-    let place = place(Policy { breaker: Some(breaker), ..Policy::default() });
+    let place = place(on, Policy { breaker: Some(breaker), ..Policy::default() }).await;
     place.upstream.broken.store(true, Ordering::SeqCst);
     assert_eq!(place.post("/payments", "x", "{}").await.status, 500);
     place.upstream.broken.store(false, Ordering::SeqCst);
@@ -208,12 +224,11 @@ async fn a16_after_its_time_a_trial_passes_and_its_success_closes_it() {
     assert_eq!(place.post("/payments", "z", "{}").await.status, 201);
 }
 
-#[tokio::test]
-async fn a_panic_and_a_request_without_a_key_count_for_the_breaker_too() {
+async fn a_panic_and_a_request_without_a_key_count_for_the_breaker_too(on: On) {
     let breaker = BreakerPolicy { failures: 2, open_ms: 3_600_000, trials: 1 };
     let policy =
         Policy { breaker: Some(breaker), missing_key: MissingKey::Allow, ..Policy::default() };
-    let place = place(policy);
+    let place = place(on, policy).await;
     place.upstream.panics.store(true, Ordering::SeqCst);
     assert_eq!(place.post("/payments", "x", "{}").await.status, 502);
     place.upstream.panics.store(false, Ordering::SeqCst);
@@ -224,12 +239,11 @@ async fn a_panic_and_a_request_without_a_key_count_for_the_breaker_too() {
     assert_eq!(place.ran(), 2);
 }
 
-#[tokio::test]
-async fn too_many_at_once_are_shed_and_replays_are_not() {
-    let engine = engine();
+async fn too_many_at_once_are_shed_and_replays_are_not(on: On) {
+    let engine = engine(on).await;
     let limits = DoorLimits { in_flight_max: 1, ..DoorLimits::default() };
     // Without a cache, so that the look at the store answers.
-    let door = door(&engine, Routes::every(Policy::default()).unwrap());
+    let door = door(on, &engine, Routes::every(Policy::default()).unwrap());
     let place = behind(engine, door.with_limits(limits).with_cache_bytes(0));
     assert_eq!(place.post("/payments", "done", "{}").await.status, 201);
     let running = {
@@ -247,11 +261,10 @@ async fn too_many_at_once_are_shed_and_replays_are_not() {
     assert_eq!(place.post("/payments", "new", "{}").await.status, 201);
 }
 
-#[tokio::test]
-async fn bodies_that_would_take_too_much_memory_together_are_shed() {
-    let engine = engine();
+async fn bodies_that_would_take_too_much_memory_together_are_shed(on: On) {
+    let engine = engine(on).await;
     let limits = DoorLimits { body_bytes_max: 64 << 10, ..DoorLimits::default() };
-    let door = door(&engine, Routes::every(Policy::default()).unwrap());
+    let door = door(on, &engine, Routes::every(Policy::default()).unwrap());
     let place = behind(engine, door.with_limits(limits));
     let large = format!("\"{}\"", "x".repeat(40 << 10));
     let running = {
@@ -268,8 +281,7 @@ async fn bodies_that_would_take_too_much_memory_together_are_shed() {
     assert_eq!(place.post("/payments", "new", &large).await.status, 201);
 }
 
-#[tokio::test]
-async fn b06_each_route_may_ask_somebody_else() {
+async fn b06_each_route_may_ask_somebody_else(on: On) {
     let refuse = Authorize::new(|head, caller| {
         let told = format!("{} {} {}", head.method, head.uri.path(), caller.tenant.len());
         Box::pin(async move {
@@ -283,8 +295,8 @@ async fn b06_each_route_may_ask_somebody_else() {
         Route::new("POST /payments", asked).unwrap(),
         Route::new("POST /other", Policy::default()).unwrap(),
     ]);
-    let engine = engine();
-    let door = door(&engine, routes);
+    let engine = engine(on).await;
+    let door = door(on, &engine, routes);
     let place = behind(engine, door);
     let refused = place.post("/payments", "k", "{}").await;
     assert_eq!((refused.status, &refused.body[..]), (402, &b"POST /payments 32"[..]));
@@ -292,15 +304,14 @@ async fn b06_each_route_may_ask_somebody_else() {
     assert_eq!(place.post("/other", "k", "{}").await.status, 201);
 }
 
-#[tokio::test]
-async fn shadow_mode_reports_and_never_touches_the_store() {
-    let engine = engine();
+async fn shadow_mode_reports_and_never_touches_the_store(on: On) {
+    let engine = engine(on).await;
     let shadow = Policy { mode: Mode::Shadow, ..Policy::default() };
     let routes = Routes::written(vec![
         Route::new("POST /other", Policy::default()).unwrap(),
         Route::new("POST /payments", shadow).unwrap(),
     ]);
-    let door = Arc::new(door(&engine, routes));
+    let door = Arc::new(door(on, &engine, routes));
     let place = behind_shared(engine, &door);
     let nobody = Request::post("/payments").header("idempotency-key", "a");
     for request in [
@@ -340,12 +351,11 @@ async fn shadow_mode_reports_and_never_touches_the_store() {
     );
 }
 
-#[tokio::test]
-async fn shadow_mode_remembers_a_bounded_number_of_keys() {
-    let engine = engine();
+async fn shadow_mode_remembers_a_bounded_number_of_keys(on: On) {
+    let engine = engine(on).await;
     let shadow = Policy { mode: Mode::Shadow, ..Policy::default() };
     let limits = DoorLimits { shadow_keys_max: 10, ..DoorLimits::default() };
-    let door = door(&engine, Routes::every(shadow).unwrap()).with_limits(limits);
+    let door = door(on, &engine, Routes::every(shadow).unwrap()).with_limits(limits);
     let door = Arc::new(door);
     let place = behind_shared(engine, &door);
     for number in 0..100 {
@@ -357,7 +367,7 @@ async fn shadow_mode_remembers_a_bounded_number_of_keys() {
     assert!(report.forgotten >= 90, "{report:?}");
 }
 
-fn behind_shared(engine: Engine, door: &Arc<Door>) -> Place {
+fn behind_shared(engine: Held, door: &Arc<Door>) -> Place {
     let upstream = Arc::new(Upstream::default());
     let router = Router::new()
         .route("/payments", post(pay))
@@ -367,12 +377,11 @@ fn behind_shared(engine: Engine, door: &Arc<Door>) -> Place {
     Place { router, upstream, engine }
 }
 
-#[tokio::test]
-async fn identity_headers_are_what_was_identified_on_every_path() {
-    let engine = engine();
+async fn identity_headers_are_what_was_identified_on_every_path(on: On) {
+    let engine = engine(on).await;
     let names = ["x-org", "x-user"].map(HeaderName::from_static);
     let [org, user] = names;
-    let door = door(&engine, Routes::every(Policy::default()).unwrap());
+    let door = door(on, &engine, Routes::every(Policy::default()).unwrap());
     let place = behind(engine, door.with_identity_headers(org, user));
     let forged = |method: &str, who: Option<&str>| {
         let mut request = Request::builder()
@@ -396,8 +405,7 @@ async fn identity_headers_are_what_was_identified_on_every_path() {
     assert_eq!((&unknown["org"], &unknown["user"]), (&Value::Null, &Value::Null));
 }
 
-#[tokio::test]
-async fn the_policy_document_tells_what_is_enforced() {
+async fn the_policy_document_tells_what_is_enforced(on: On) {
     let business = Policy {
         dialect: Dialect::Business,
         missing_key: MissingKey::Derive,
@@ -411,8 +419,8 @@ async fn the_policy_document_tells_what_is_enforced() {
         Route::new("POST /payments", Policy::default()).unwrap(),
         Route::new("PUT /holds/{id}", business).unwrap(),
     ]);
-    let engine = engine();
-    let door = door(&engine, routes);
+    let engine = engine(on).await;
+    let door = door(on, &engine, routes);
     let place = behind(engine, door);
     let get = || Request::get("/.well-known/idempotency-policy").body(Body::empty()).unwrap();
     let answer = place.send(get()).await;
@@ -437,8 +445,7 @@ async fn the_policy_document_tells_what_is_enforced() {
     assert!(routes[1]["headers"]["stored"].as_array().unwrap().contains(&json!("x-total")));
 }
 
-#[tokio::test]
-async fn a_mismatch_names_pointers_and_masks_values_at_any_depth() {
+async fn a_mismatch_names_pointers_and_masks_values_at_any_depth(on: On) {
     let original = r#"{"user":{"Password":"aaa","deep":[{"token":"bbb","n":1}]},"a/b":1}"#;
     let other = original.replace("aaa", "ccc").replace("bbb", "ddd").replace(":1}", ":2}");
     for (dialect, keep) in [
@@ -448,7 +455,7 @@ async fn a_mismatch_names_pointers_and_masks_values_at_any_depth() {
         (Dialect::Business, KeepPayload::Full),
     ] {
         let name = format!("{dialect:?}");
-        let place = place(Policy { dialect, keep_payload: keep, ..Policy::default() });
+        let place = place(on, Policy { dialect, keep_payload: keep, ..Policy::default() }).await;
         place.post("/payments", "k", original).await;
         let conflict = place.post("/payments", "k", &other).await;
         let text = String::from_utf8(conflict.body.to_vec()).unwrap();
@@ -471,4 +478,19 @@ async fn a_mismatch_names_pointers_and_masks_values_at_any_depth() {
             assert_eq!(differs, expected, "{name}");
         }
     }
+}
+
+on_every_store! {
+    a15_a_429_comes_before_the_store_and_leaves_no_record,
+    a16_an_open_breaker_is_503_leaves_records_and_still_replays,
+    a16_after_its_time_a_trial_passes_and_its_success_closes_it,
+    a_panic_and_a_request_without_a_key_count_for_the_breaker_too,
+    too_many_at_once_are_shed_and_replays_are_not,
+    bodies_that_would_take_too_much_memory_together_are_shed,
+    b06_each_route_may_ask_somebody_else,
+    shadow_mode_reports_and_never_touches_the_store,
+    shadow_mode_remembers_a_bounded_number_of_keys,
+    identity_headers_are_what_was_identified_on_every_path,
+    the_policy_document_tells_what_is_enforced,
+    a_mismatch_names_pointers_and_masks_values_at_any_depth,
 }

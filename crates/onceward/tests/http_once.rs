@@ -1,5 +1,7 @@
-//! One-commit handlers and preconditions around a real axum router, on the embedded store.
+//! One-commit handlers and preconditions around a real axum router, on every store.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on fails")]
+
+mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,11 +21,12 @@ use onceward::http::{
     Caller, Commits, Dialect, Door, Identity, IfMatch, MissingKey, OncewardLayer, Policy,
     Preconditions, Refusal, Routes, Versioned, Writes,
 };
-use onceward::store::memory::MemoryStore;
 use onceward::store::{Items, List};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
+
+use support::on::{On, Opened};
 
 /// What handlers share: how often they ran, and a gate between reading and answering.
 struct Shared {
@@ -36,6 +39,7 @@ struct Place {
     router: Router,
     shared: Arc<Shared>,
     engine: Engine,
+    _opened: Opened,
 }
 
 async fn put_note(
@@ -139,10 +143,12 @@ fn one() -> Policy {
     Policy { commits: Commits::One, ..Policy::default() }
 }
 
-fn place(policy: Policy) -> Place {
-    let engine = Engine::new(Arc::new(MemoryStore::new()));
+async fn place(on: On, policy: Policy) -> Place {
+    let opened = on.open().await;
+    let engine = Engine::new(opened.store.clone());
     let identity = Identity::Single(Caller { tenant: "acme".into(), caller: "ada".into() });
     let door = Door::new(engine.clone(), identity, Routes::every(policy).unwrap());
+    let door = on.cached(door);
     let shared = Arc::new(Shared {
         ran: AtomicU64::new(0),
         read: Semaphore::new(0),
@@ -161,7 +167,7 @@ fn place(policy: Policy) -> Place {
         .with_state(shared.clone())
         .merge(reads.with_state(engine.clone()))
         .layer(OncewardLayer::new(door));
-    Place { router, shared, engine }
+    Place { router, shared, engine, _opened: opened }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -245,9 +251,8 @@ impl Place {
     }
 }
 
-#[tokio::test]
-async fn a21_key_document_job_audit_and_response_commit_together_and_are_replayed() {
-    let place = place(one());
+async fn a21_key_document_job_audit_and_response_commit_together_and_are_replayed(on: On) {
+    let place = place(on, one()).await;
     let first = place.put("k", None, r#"{"text":"a"}"#).await;
     assert_eq!((first.status, first.header("etag")), (200, Some("\"1\"")));
     place.put("k", None, r#"{"text":"a"}"#).await.is_replay_of(&first);
@@ -265,9 +270,8 @@ async fn a21_key_document_job_audit_and_response_commit_together_and_are_replaye
     other.problem(422, "idempotency.payload_mismatch");
 }
 
-#[tokio::test]
-async fn replay_wins_over_a_now_stale_if_match() {
-    let place = place(one());
+async fn replay_wins_over_a_now_stale_if_match(on: On) {
+    let place = place(on, one()).await;
     place.put("k1", None, "{}").await;
     let mine = place.put("k2", Some("\"1\""), r#"{"text":"mine"}"#).await;
     assert_eq!(mine.header("etag"), Some("\"2\""));
@@ -276,9 +280,8 @@ async fn replay_wins_over_a_now_stale_if_match() {
     assert_eq!(place.note().await.unwrap().0, 3);
 }
 
-#[tokio::test]
-async fn b02_b04_a_stale_if_match_is_412_and_stays_412_under_its_key() {
-    let place = place(one());
+async fn b02_b04_a_stale_if_match_is_412_and_stays_412_under_its_key(on: On) {
+    let place = place(on, one()).await;
     place.put("k1", None, "{}").await;
     place.put("k2", Some("\"1\""), "{}").await;
     let stale = place.put("k3", Some("\"1\""), r#"{"text":"lost"}"#).await;
@@ -292,9 +295,8 @@ async fn b02_b04_a_stale_if_match_is_412_and_stays_412_under_its_key() {
     assert_eq!(place.note().await.unwrap().0, 2);
 }
 
-#[tokio::test]
-async fn b02_a_lost_race_is_412_and_never_a_lost_update() {
-    let place = Arc::new(place(one()));
+async fn b02_a_lost_race_is_412_and_never_a_lost_update(on: On) {
+    let place = Arc::new(place(on, one()).await);
     place.put("k1", None, "{}").await;
     let slow = {
         let place = place.clone();
@@ -315,9 +317,8 @@ async fn b02_a_lost_race_is_412_and_never_a_lost_update() {
     assert_eq!(place.jobs().await, 2, "the loser's job was never made");
 }
 
-#[tokio::test]
-async fn losers_of_a_race_of_duplicates_replay_the_winners_answer() {
-    let place = Arc::new(place(one()));
+async fn losers_of_a_race_of_duplicates_replay_the_winners_answer(on: On) {
+    let place = Arc::new(place(on, one()).await);
     let body = r#"{"gate":true,"text":"x"}"#;
     let racers: Vec<_> = (0..8)
         .map(|_| {
@@ -341,9 +342,8 @@ async fn losers_of_a_race_of_duplicates_replay_the_winners_answer() {
     assert_eq!(place.note().await.unwrap().0, 1);
 }
 
-#[tokio::test]
-async fn i12_a_handler_without_precondition_runs_again_until_it_fits() {
-    let place = Arc::new(place(one()));
+async fn i12_a_handler_without_precondition_runs_again_until_it_fits(on: On) {
+    let place = Arc::new(place(on, one()).await);
     let racers: Vec<_> = (0..20)
         .map(|number| {
             let place = place.clone();
@@ -360,18 +360,16 @@ async fn i12_a_handler_without_precondition_runs_again_until_it_fits() {
     assert_eq!(seen, (1..=20).collect::<Vec<_>>());
 }
 
-#[tokio::test]
-async fn a_blind_write_that_loses_is_412_once_and_for_all() {
-    let place = place(one());
+async fn a_blind_write_that_loses_is_412_once_and_for_all(on: On) {
+    let place = place(on, one()).await;
     assert_eq!(place.post("/blind", "k1", "0").await.status, 200);
     let lost = place.post("/blind", "k2", "0").await;
     assert_eq!(lost.problem(412, "precondition.failed")["current_revision"], "1");
     place.post("/blind", "k2", "0").await.is_replay_of(&lost);
 }
 
-#[tokio::test]
-async fn a24_an_expected_version_in_the_body_that_fails_is_409() {
-    let place = place(Policy { dialect: Dialect::Planning, ..one() });
+async fn a24_an_expected_version_in_the_body_that_fails_is_409(on: On) {
+    let place = place(on, Policy { dialect: Dialect::Planning, ..one() }).await;
     let body = r#"{"expected_version":7}"#;
     let answer = place.post("/expects", "k", body).await;
     let problem = answer.problem(409, "concurrency.version_mismatch");
@@ -380,10 +378,9 @@ async fn a24_an_expected_version_in_the_body_that_fails_is_409() {
     assert_eq!(place.post("/expects", "k2", r#"{"expected_version":0}"#).await.status, 200);
 }
 
-#[tokio::test]
-async fn b02_the_planning_dialect_has_its_own_codes_and_refuses_star_and_weak_tags() {
+async fn b02_the_planning_dialect_has_its_own_codes_and_refuses_star_and_weak_tags(on: On) {
     let planning = Policy { dialect: Dialect::Planning, ..one() };
-    let place = place(Policy { if_match: IfMatch::Require, ..planning.clone() });
+    let place = place(on, Policy { if_match: IfMatch::Require, ..planning.clone() }).await;
     let missing = place.put("k0", None, "{}").await;
     missing.problem(428, "planning.concurrency_etag_required");
     let stale = place.put("k1", Some("\"9\""), "{}").await;
@@ -395,10 +392,9 @@ async fn b02_the_planning_dialect_has_its_own_codes_and_refuses_star_and_weak_ta
     assert_eq!(place.records().await, 1, "only the 412 is an outcome");
 }
 
-#[tokio::test]
-async fn altered_tags_count_only_when_that_was_asked_for() {
+async fn altered_tags_count_only_when_that_was_asked_for(on: On) {
     for (altered_etags, status) in [(false, 412), (true, 200)] {
-        let place = place(Policy { altered_etags, ..one() });
+        let place = place(on, Policy { altered_etags, ..one() }).await;
         place.put("k1", None, "{}").await;
         assert_eq!(place.put("k2", Some("W/\"1\""), "{}").await.status, status);
         let current = if altered_etags { "\"2-gzip\"" } else { "\"1-gzip\"" };
@@ -406,9 +402,8 @@ async fn altered_tags_count_only_when_that_was_asked_for() {
     }
 }
 
-#[tokio::test]
-async fn ruling_4_what_is_not_an_outcome_leaves_no_record_and_no_writes() {
-    let place = place(one());
+async fn ruling_4_what_is_not_an_outcome_leaves_no_record_and_no_writes(on: On) {
+    let place = place(on, one()).await;
     assert_eq!(place.put("k", None, r#"{"status":503}"#).await.status, 503);
     let missing = place.post("/requires", "k", "{}").await;
     missing.problem(428, "precondition.required");
@@ -422,9 +417,8 @@ async fn ruling_4_what_is_not_an_outcome_leaves_no_record_and_no_writes() {
     );
 }
 
-#[tokio::test]
-async fn a_handler_that_breaks_off_or_loses_its_writes_has_written_nothing() {
-    let place = place(one());
+async fn a_handler_that_breaks_off_or_loses_its_writes_has_written_nothing(on: On) {
+    let place = place(on, one()).await;
     for path in ["/panics", "/forgets", "/too_many"] {
         let answer = place.post(path, "k", "{}").await;
         answer.problem(502, "upstream.failed");
@@ -432,9 +426,8 @@ async fn a_handler_that_breaks_off_or_loses_its_writes_has_written_nothing() {
     assert_eq!(place.records().await, 0);
 }
 
-#[tokio::test]
-async fn a_handler_with_writes_on_a_two_commit_route_is_refused_and_says_why() {
-    let place = place(Policy::default());
+async fn a_handler_with_writes_on_a_two_commit_route_is_refused_and_says_why(on: On) {
+    let place = place(on, Policy::default()).await;
     let answer = place.put("k", None, "{}").await;
     let problem = answer.problem(502, "upstream.failed");
     assert!(problem["detail"].as_str().unwrap().contains("Commits::One"), "{problem}");
@@ -444,10 +437,12 @@ async fn a_handler_with_writes_on_a_two_commit_route_is_refused_and_says_why() {
     assert_eq!(place.records().await, 0);
 }
 
-#[tokio::test]
-async fn a_request_without_a_key_is_committed_too_where_that_is_allowed() {
-    let place =
-        place(Policy { missing_key: MissingKey::Allow, dialect: Dialect::Measurements, ..one() });
+async fn a_request_without_a_key_is_committed_too_where_that_is_allowed(on: On) {
+    let place = place(
+        on,
+        Policy { missing_key: MissingKey::Allow, dialect: Dialect::Measurements, ..one() },
+    )
+    .await;
     for version in 1..=2 {
         let answer = place.send("PUT", "/notes/1", &[], "{}").await;
         assert_eq!(answer.status, 200);
@@ -456,9 +451,8 @@ async fn a_request_without_a_key_is_committed_too_where_that_is_allowed() {
     }
 }
 
-#[tokio::test]
-async fn b01_reads_have_a_strong_etag_and_304_and_write_nothing() {
-    let place = place(one());
+async fn b01_reads_have_a_strong_etag_and_304_and_write_nothing(on: On) {
+    let place = place(on, one()).await;
     place.put("k", None, r#"{"text":"a"}"#).await;
     let records = place.records().await;
     let read = place.send("GET", "/notes/1", &[], "").await;
@@ -469,4 +463,22 @@ async fn b01_reads_have_a_strong_etag_and_304_and_write_nothing() {
     let problem = bad.problem(400, "precondition.invalid");
     assert_ne!(problem["instance"], json!("urn:request:"));
     assert_eq!(place.records().await, records);
+}
+
+on_every_store! {
+    a21_key_document_job_audit_and_response_commit_together_and_are_replayed,
+    replay_wins_over_a_now_stale_if_match,
+    b02_b04_a_stale_if_match_is_412_and_stays_412_under_its_key,
+    b02_a_lost_race_is_412_and_never_a_lost_update,
+    losers_of_a_race_of_duplicates_replay_the_winners_answer,
+    i12_a_handler_without_precondition_runs_again_until_it_fits,
+    a_blind_write_that_loses_is_412_once_and_for_all,
+    a24_an_expected_version_in_the_body_that_fails_is_409,
+    b02_the_planning_dialect_has_its_own_codes_and_refuses_star_and_weak_tags,
+    altered_tags_count_only_when_that_was_asked_for,
+    ruling_4_what_is_not_an_outcome_leaves_no_record_and_no_writes,
+    a_handler_that_breaks_off_or_loses_its_writes_has_written_nothing,
+    a_handler_with_writes_on_a_two_commit_route_is_refused_and_says_why,
+    a_request_without_a_key_is_committed_too_where_that_is_allowed,
+    b01_reads_have_a_strong_etag_and_304_and_write_nothing,
 }

@@ -6,9 +6,13 @@
 //! Each server has a file of its own and one row in [`SERVICES`]; what is not there is unknown.
 
 mod apt;
+mod java;
+mod kafka;
 mod memory;
+mod opensearch;
 mod postgres;
 mod process;
+mod redis;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,7 +23,8 @@ use self::memory::Remembered;
 use crate::shell;
 
 /// The servers that can be started, in the order in which they are.
-const SERVICES: &[Service] = &[postgres::SERVICE];
+const SERVICES: &[Service] =
+    &[postgres::SERVICE, redis::SERVICE, kafka::SERVICE, opensearch::SERVICE];
 
 /// One kind of server.
 struct Service {
@@ -27,6 +32,8 @@ struct Service {
     name: &'static str,
     /// The variable that tells the tests where it is.
     variable: &'static str,
+    /// Whether `up` without a name means it too.
+    by_default: bool,
     /// Starts a new server and returns once its port answers.
     start: fn() -> Result<Remembered>,
     /// Sends one real request.
@@ -65,7 +72,7 @@ pub(crate) fn main(words: &[&str]) -> Result<()> {
     let print_env = action == "up" && rest.contains(&"--print-env");
     let names: Vec<&str> =
         rest.iter().copied().filter(|word| !(print_env && *word == "--print-env")).collect();
-    for service in chosen(&names)? {
+    for service in chosen(action, &names)? {
         match action {
             "up" => report_up(service.name, &up(service.name)?, print_env),
             "down" => down(service.name)?,
@@ -164,9 +171,10 @@ fn report_up(name: &str, up: &Up, print_env: bool) {
     println!("{setting}");
 }
 
-fn chosen(names: &[&str]) -> Result<Vec<&'static Service>> {
+fn chosen(action: &str, names: &[&str]) -> Result<Vec<&'static Service>> {
     if names.is_empty() {
-        return Ok(SERVICES.iter().collect());
+        let meant = |service: &&Service| action != "up" || service.by_default;
+        return Ok(SERVICES.iter().filter(meant).collect());
     }
     names.iter().map(|name| find(name)).collect()
 }
@@ -204,7 +212,8 @@ mod tests {
     #[test]
     fn an_unknown_service_is_an_error_that_lists_what_there_is() {
         let error = main(&["up", "mainframe"]).unwrap_err();
-        assert_eq!(error.to_string(), "`mainframe` is not a service; there is: postgres");
+        let there = "postgres, redis, kafka, opensearch";
+        assert_eq!(error.to_string(), format!("`mainframe` is not a service; there is: {there}"));
     }
 
     #[test]
@@ -215,7 +224,11 @@ mod tests {
     }
 
     #[test]
-    fn without_a_name_all_services_are_meant() {
-        assert_eq!(chosen(&[]).unwrap().len(), SERVICES.len());
+    fn without_a_name_up_means_what_tests_need_and_down_means_all() {
+        let names = |action| -> Vec<&str> {
+            chosen(action, &[]).unwrap().iter().map(|service| service.name).collect()
+        };
+        assert_eq!(names("up"), ["postgres", "redis"]);
+        assert_eq!(names("down").len(), SERVICES.len());
     }
 }

@@ -19,6 +19,7 @@ use crate::shell;
 pub(super) const SERVICE: Service = Service {
     name: "postgres",
     variable: "ONCEWARD_TEST_POSTGRES_URL",
+    by_default: true,
     start,
     probe,
     is_running,

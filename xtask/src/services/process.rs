@@ -85,6 +85,11 @@ pub(crate) fn working_folder(pid: u32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/cwd")).ok()
 }
 
+/// Asks a process to end. Not our child any more, so the shell's own tool carries the signal.
+pub(crate) fn terminate(pid: u32) -> Result<()> {
+    shell::capture(Command::new("kill").args(["-TERM", &pid.to_string()])).map(drop)
+}
+
 /// Returns once the process is gone. It is not our child, so there is no signal to await.
 pub(crate) fn wait_until_gone(pid: u32) -> Result<()> {
     let deadline = Instant::now() + Duration::from_millis(EXIT_MS_MAX);

@@ -24,6 +24,7 @@ use super::AdminState;
 use super::answer::json;
 use super::auth::Who;
 use super::problem::{Problem, ProblemBody};
+use crate::cache::SharedCache;
 
 /// How long the store may take to answer before it counts as down.
 const STORE_WITHIN: Duration = Duration::from_secs(1);
@@ -81,6 +82,13 @@ pub(crate) struct HealthAnswer {
     /// Why the store is down; absent while it is up.
     #[serde(skip_serializing_if = "Option::is_none")]
     store_error: Option<String>,
+    /// `redis`, when several processes share a cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache: Option<&'static str>,
+    /// `up` or `down`, as of this request. A cache that is down costs time and nothing else, so the
+    /// server stays ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache_status: Option<&'static str>,
     /// What survives a power loss: `full`, `weak (…)` or `none (memory)`.
     durability: String,
     /// Settings that are weaker than people expect.
@@ -135,6 +143,9 @@ pub(crate) async fn metrics(
         let (mut head, _) = request.into_parts();
         Who::from_request_parts(&mut head, &state).await?.must_operate()?;
     }
+    if let Some(cache) = SharedCache::of(state.door()) {
+        state.metrics().shared_cache(cache.stats());
+    }
     let engine = state.engine();
     let text = state.metrics().text(engine.waiting(), engine.note_counts());
     let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -143,8 +154,16 @@ pub(crate) async fn metrics(
 
 async fn look(state: &AdminState) -> HealthAnswer {
     let capabilities = state.engine().capabilities();
-    let down = trouble(state).await;
+    let shared = SharedCache::of(state.door());
+    let cached = async {
+        match &shared {
+            Some(cache) => Some(cache.is_up().await),
+            None => None,
+        }
+    };
+    let (down, cache_up) = tokio::join!(trouble(state), cached);
     let up = down.is_none();
+    let word = |up| if up { "up" } else { "down" };
     let mut warnings = state.health().warnings();
     warnings.extend(capabilities.warnings.iter().cloned());
     match &capabilities.durability {
@@ -158,8 +177,10 @@ async fn look(state: &AdminState) -> HealthAnswer {
             (false, false) => "degraded",
         },
         store: capabilities.name,
-        store_status: if up { "up" } else { "down" },
+        store_status: word(up),
         store_error: down,
+        cache: shared.map(|_| "redis"),
+        cache_status: cache_up.map(word),
         durability: capabilities.durability.to_string(),
         warnings,
         version: env!("CARGO_PKG_VERSION"),

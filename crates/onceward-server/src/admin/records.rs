@@ -27,6 +27,7 @@ use super::opaque::{cursor, read_reference, reference};
 use super::params::{Limit, params};
 use super::permits::OUTCOME_BYTES_MAX;
 use super::problem::{Problem, ProblemBody};
+use crate::cache::{self, SharedCache};
 use crate::commands::keys::{Wanted, find, found_json, record_json};
 use crate::times::rfc3339;
 
@@ -292,7 +293,12 @@ pub(crate) async fn erase(
     Path(text): Path<String>,
 ) -> Result<Response, Problem> {
     let key = referred(&text, &who)?;
-    decide(&state, &who, &key, &Resolution::Erase, "erased").await
+    let erased = decide(&state, &who, &key, &Resolution::Erase, "erased").await;
+    // Whatever the answer: one that was lost may have been a yes.
+    if let Some(door) = state.door() {
+        door.forget(&key).await;
+    }
+    erased
 }
 
 /// Lets a dead letter run again.
@@ -393,7 +399,8 @@ pub(crate) async fn marks(
 )]
 pub(crate) async fn sweep(State(state): State<AdminState>, who: Who) -> Result<Response, Problem> {
     who.must_operate()?;
-    let report = state.engine().sweep(|_| {}).await?;
+    let shared = SharedCache::of(state.door());
+    let report = cache::sweep(state.engine(), shared.as_ref(), |_| {}).await?;
     let answer = SweepAnswer {
         expired: report.expired,
         forgotten: report.forgotten,

@@ -15,6 +15,7 @@ pub(crate) fn run(command: &ConfigCommand, common: &Common, out: &Out) -> Result
         ConfigCommand::Check { flags } => {
             let mut flags = flags.as_ref().clone();
             flags.store.clone_from(&common.store);
+            flags.cache.clone_from(&common.cache);
             let config = Config::load(common.config.as_deref(), &flags)?;
             let text = reference::effective(&config);
             if !out.is_json() {

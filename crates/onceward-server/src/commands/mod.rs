@@ -67,7 +67,8 @@ async fn directly(
         Command::Keys(Keys::Show { key }) => keys::show(url, key, out).await,
         Command::Keys(Keys::Resolve(args)) => keys::resolve(url, args, out).await,
         Command::Keys(Keys::Erase { key, yes, actor }) => {
-            keys::erase(url, key, *yes, actor, out).await
+            let cache = common.shared_cache()?;
+            keys::erase((url, cache.as_ref()), key, *yes, actor, out).await
         }
         Command::Jobs(command) => jobs::run(command, url, out).await,
         Command::Dead(command) => dead::run(command, url, out).await,
@@ -76,7 +77,7 @@ async fn directly(
         Command::Audit(Audit::Verify { tenant }) => {
             audit::verify(url, tenant.as_deref(), common, out).await
         }
-        Command::Sweep => sweep::sweep(url, out).await,
+        Command::Sweep => sweep::sweep(url, common.shared_cache()?.as_ref(), out).await,
         Command::Migrate => migrate::migrate(url, out).await,
         Command::Bench(Bench::Store(args)) => bench::store(url, args, out).await,
         Command::Bench(Bench::Http(args)) => bench::http(url, args, out).await,

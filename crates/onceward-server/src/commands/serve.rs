@@ -19,6 +19,7 @@ use crate::admin::{
     AdminOptions, AdminState, Health, Keys, Principal, Principals, Reach, new_token, operator,
 };
 use crate::authorize::Asker;
+use crate::cache::{self, SharedCache};
 use crate::cli::{Common, Serve};
 use crate::config::Config;
 use crate::config::route::{Complete, RouteSection};
@@ -44,6 +45,7 @@ pub(crate) async fn serve(common: &Common, args: &Serve, out: &Out) -> Result<()
     let mut signals = Signals::new()?;
     let mut flags = args.flags.clone();
     flags.store.clone_from(&common.store);
+    flags.cache.clone_from(&common.cache);
     let config = Config::load(common.config.as_deref(), &flags)?;
     let Some(upstream) = &config.server.upstream else {
         let message = "no upstream: name the API to protect with --upstream http://HOST:PORT";
@@ -109,7 +111,14 @@ impl Server<'_> {
         let shown = upstream.to_string();
         let keys = Keys::new(&secret.derive("permits"));
         let settings = settings(config, upstream, keys)?;
-        let door = config.door(engine.clone(), identity, settings.routes.clone(), &secret);
+        let mut door = config.door(engine.clone(), identity, settings.routes.clone(), &secret);
+        let cache = SharedCache::open(&config.cache, secret.derive("cache"))?;
+        if let Some(cache) = &cache {
+            door = cache.behind(door);
+            if !cache.is_up().await {
+                tracing::warn!("the cache gives no answer; until it does, the store answers");
+            }
+        }
         let door = Arc::new(door);
         let health = Arc::new(Health::default());
         if let Some(allowed) = open_files::too_few_for(config.limits.connections) {
@@ -134,7 +143,7 @@ impl Server<'_> {
         };
         let gateway = Gateway::start(settings, door.clone(), metrics.clone(), admin).await?;
         let tasks = [
-            tokio::spawn(sweep(engine.clone(), config.store.sweep_every.duration())),
+            tokio::spawn(sweep(engine.clone(), cache, config.store.sweep_every.duration())),
             tokio::spawn(look_for_signs(signs, health.clone())),
         ];
         let times = (config.audit.retain.duration(), config.store.sweep_every.duration());
@@ -182,7 +191,10 @@ impl Server<'_> {
             return self.out.print_json(&json!({ "listen": listen, "admin": admin, "pid": pid }));
         }
         let store = self.url.shown();
-        self.out.print(&format!("{listen} → {upstream}\ncontrol API {admin}\nstore {store}\n"))
+        let cache = self.config.cache.url.as_deref().map(cache::shown);
+        let cache = cache.map(|url| format!("cache {url}\n")).unwrap_or_default();
+        let told = format!("{listen} → {upstream}\ncontrol API {admin}\nstore {store}\n{cache}");
+        self.out.print(&told)
     }
 }
 
@@ -197,12 +209,15 @@ pub(crate) fn announce(path: &Path, address: &str, token: String) -> Result<(), 
 
 /// Drops what is past its time, once per period among all processes on the store. The first look
 /// is taken a while after the start, so that a server that only comes and goes writes nothing.
-async fn sweep(engine: Engine, every: Duration) {
+async fn sweep(engine: Engine, cache: Option<SharedCache>, every: Duration) {
     tokio::time::sleep(every.min(SWEEP_AFTER_START)).await;
-    let worker = Worker::builder(engine).every(every, "sweep", |job: Context| async move {
-        let swept = job.engine().sweep(|_| {}).await?;
-        tracing::info!(?swept, "swept");
-        Ok::<_, JobError>(())
+    let worker = Worker::builder(engine).every(every, "sweep", move |job: Context| {
+        let cache = cache.clone();
+        async move {
+            let swept = cache::sweep(job.engine(), cache.as_ref(), |_| {}).await?;
+            tracing::info!(?swept, "swept");
+            Ok::<_, JobError>(())
+        }
     });
     match worker.on_event(tell_of_sweeps).start() {
         Ok(_worker) => std::future::pending().await,

@@ -5,16 +5,21 @@ use serde_json::json;
 
 use super::spinner::Spinner;
 use super::writing;
+use crate::cache::{self, SharedCache};
 use crate::failure::Failure;
 use crate::open::StoreUrl;
 use crate::output::Out;
 
 /// Sweeps the store.
-pub(crate) async fn sweep(url: &StoreUrl, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn sweep(
+    url: &StoreUrl,
+    cache: Option<&SharedCache>,
+    out: &Out,
+) -> Result<(), Failure> {
     let mut bar = Spinner::new(out);
     let result = writing(url, |engine| {
         let bar = &mut bar;
-        async move { Ok(engine.sweep(|report| bar.show(|| told(report))).await?) }
+        async move { Ok(cache::sweep(&engine, cache, |report| bar.show(|| told(report))).await?) }
     })
     .await;
     bar.end();

@@ -13,6 +13,7 @@ use super::flags::Flags;
 use super::route::{RouteSection, ScopePart};
 use super::sections::{IdentitySection, Limits, Principal, Queue, Server, Source};
 use super::{Config, reading::Reading};
+use crate::cache::SharedCache;
 use crate::identity::RESERVED_TENANT;
 use crate::open::StoreUrl;
 
@@ -37,6 +38,9 @@ pub(super) fn check(config: &Config, flags: &Flags, reading: &mut Reading) {
     }
     if config.audit.retain < AUDIT_MIN {
         reading.breaks("audit.retain", "at least \"1h\"");
+    }
+    if let Err(failure) = SharedCache::open(&config.cache, [0; 32]) {
+        reading.breaks("cache.url", failure.message);
     }
     identity(config, flags, reading);
     limits(&config.limits, reading);

@@ -75,14 +75,18 @@ pub(crate) struct Flags {
     /// `--store`, which every command takes.
     #[arg(skip)]
     pub(crate) store: Option<String>,
+    /// `--cache`, which every command takes.
+    #[arg(skip)]
+    pub(crate) cache: Option<String>,
 }
 
 impl Flags {
     /// Puts every flag that is there in the place of the file's field.
     pub(super) fn apply(&self, config: &mut Config, reading: &mut Reading) {
-        let Config { server, store, identity, limits, unwritten, .. } = config;
+        let Config { server, store, cache, identity, limits, unwritten, .. } = config;
         let mut set = Setter(reading);
         set.put("--store", &self.store, &mut store.url);
+        set.put("--cache", &self.cache, &mut cache.url);
         set.put("--upstream", &self.upstream, &mut server.upstream);
         set.put("--listen", &self.listen, &mut server.listen);
         set.put("--admin", &self.admin, &mut server.admin);

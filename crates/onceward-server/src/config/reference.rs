@@ -104,16 +104,18 @@ fn table(text: &mut String, fields: &[Described]) {
     }
 }
 
-/// The configuration as a file that comes to the same. A store's password is left out.
+/// The configuration as a file that comes to the same. Passwords in URLs are left out.
 pub(crate) fn effective(config: &Config) -> String {
     let mut store = config.store.clone();
     if let Ok(url) = StoreUrl::parse(&store.url) {
         store.url = url.shown();
     }
+    let mut cache = config.cache.clone();
+    cache.url = cache.url.as_deref().map(crate::cache::shown);
     let mut text = String::new();
     write(&mut text, "[server]", &config.server);
     write(&mut text, "[store]", &store);
-    write(&mut text, "[cache]", &config.cache);
+    write(&mut text, "[cache]", &cache);
     write(&mut text, "[identity]", &config.identity);
     write(&mut text, "[limits]", &config.limits);
     write(&mut text, "[audit]", &config.audit);

@@ -76,10 +76,19 @@ section! {
 }
 
 section! {
-    /// Outcomes that are done, kept in memory so that a replay needs no look at the store.
+    /// Outcomes that are done, kept near at hand so that a replay needs no look at their record.
+    /// Whatever happens to a cache costs time only.
     Cache {
-        /// How much memory they may take; 0 switches the cache off.
+        /// How much memory they may take in this process; 0 keeps none there.
         max_bytes: Size = Size(64 << 20);
+        /// A Redis that several processes share: `redis://HOST:PORT/DATABASE`. Outcomes are kept
+        /// there as they are sent, readable to whoever may read that Redis.
+        url: Option<String> = None, like "\"redis://127.0.0.1:6379/0\"";
+        /// The name of this deployment in the keys of Redis, so that several can share one; 1 to
+        /// 64 bytes.
+        env: String = "default".into();
+        /// How long Redis may take to answer before the store is asked; 1ms to 5s.
+        timeout: Span = Span(50);
     }
 }
 

@@ -22,6 +22,10 @@ mod full_disk;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod process;
+#[path = "../../../onceward/tests/support/redis.rs"]
+mod redis_server;
+mod servers;
+mod shared;
 mod suite;
 mod target;
 mod upstream;

@@ -1,27 +1,34 @@
-//! One table, two targets: every case runs against the gateway and against the tower layer.
+//! One table, two targets, three places for the records: every case runs against the gateway and
+//! against the tower layer, on SQLite, on Postgres, and on Postgres with every replay from Redis.
 
 use super::cases;
+use super::servers::On;
 use super::target::{Setup, Target};
 
 /// Each line is a case and what it changes of the defaults.
 macro_rules! suite {
-    ($($name:ident: { $($field:ident: $value:expr),* };)*) => {
-        mod gateway {
+    ($($name:ident: $changes:tt;)*) => {
+        suite_on! { gateway, gateway, On::Sqlite, $($name: $changes;)* }
+        suite_on! { layer, layer, On::Sqlite, $($name: $changes;)* }
+        suite_on! { gateway_on_postgres, gateway, On::Postgres, $($name: $changes;)* }
+        suite_on! { layer_on_postgres, layer, On::Postgres, $($name: $changes;)* }
+        suite_on! { gateway_with_redis, gateway, On::PostgresAndRedis, $($name: $changes;)* }
+        suite_on! { layer_with_redis, layer, On::PostgresAndRedis, $($name: $changes;)* }
+    };
+}
+
+macro_rules! suite_on {
+    (
+        $module:ident, $target:ident, $on:expr,
+        $($name:ident: { $($field:ident: $value:expr),* };)*
+    ) => {
+        mod $module {
             use super::*;
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                #[allow(clippy::needless_update, reason = "a case may change nothing")]
-                let setup = Setup { $($field: $value,)* ..Setup::default() };
-                cases::$name(Target::gateway(stringify!($name), &setup).await).await;
-            })*
-        }
-        mod layer {
-            use super::*;
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                #[allow(clippy::needless_update, reason = "a case may change nothing")]
-                let setup = Setup { $($field: $value,)* ..Setup::default() };
-                cases::$name(Target::layer(stringify!($name), &setup).await).await;
+                let setup = Setup { on: $on, $($field: $value,)* ..Setup::default() };
+                let name = concat!(stringify!($module), "-", stringify!($name));
+                cases::$name(Target::$target(name, &setup).await).await;
             })*
         }
     };

@@ -10,18 +10,23 @@ use std::sync::Arc;
 
 use axum::Router;
 use http_body_util::BodyExt;
+use onceward::cache::{RedisCache, RedisCacheOptions};
 use onceward::engine::Engine;
 use onceward::http::{Door, Identity, OncewardLayer, Policy, Routes};
+use onceward::store::Store;
+use onceward::store::postgres::{PostgresOptions, PostgresStore};
 use onceward::store::sqlite::{SqliteOptions, SqliteStore};
 use onceward_core::record::OnAbandoned;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
+use super::servers::{Database, On};
 use super::upstream::App;
 
 /// What a case changes of the defaults.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
+    pub(crate) on: On,
     pub(crate) lease_ms: u64,
     pub(crate) wait_ms: u64,
     pub(crate) hold: bool,
@@ -32,6 +37,7 @@ pub(crate) struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
+            on: On::default(),
             lease_ms: 30_000,
             wait_ms: 20_000,
             hold: false,
@@ -72,6 +78,8 @@ pub(crate) struct Target {
     pub(crate) app: Arc<App>,
     /// The binary, when it is the gateway.
     pub(crate) gateway: Option<Gateway>,
+    /// Where the records are, when that is not a file.
+    _database: Option<Database>,
 }
 
 impl Target {
@@ -79,20 +87,42 @@ impl Target {
     pub(crate) async fn gateway(name: &str, setup: &Setup) -> Arc<Self> {
         let app = App::new();
         let upstream = serve(app.router()).await;
-        let gateway = Gateway::start(&folder(name), upstream, &setup.flags());
-        Arc::new(Self { address: gateway.listen, app, gateway: Some(gateway) })
+        let (folder, mut flags) = (folder(name), setup.flags());
+        let database = setup.on.database().await;
+        flags.extend(database.as_ref().map(|database| format!("--store={}", database.url())));
+        if let Some(url) = setup.on.redis_url() {
+            flags.push(format!("--cache={url}"));
+            std::fs::write(folder.join("onceward.toml"), "[cache]\nmax_bytes = 0\n").unwrap();
+        }
+        let gateway = Gateway::start(&folder, upstream, &flags);
+        Arc::new(Self { address: gateway.listen, app, gateway: Some(gateway), _database: database })
     }
 
     /// The API inside the tower layer.
     pub(crate) async fn layer(name: &str, setup: &Setup) -> Arc<Self> {
         let app = App::new();
-        let file = folder(&format!("layer-{name}")).join("onceward.db");
-        let store = SqliteStore::open(file, SqliteOptions::default()).unwrap();
+        let database = setup.on.database().await;
+        let store: Arc<dyn Store> = match &database {
+            Some(database) => {
+                let (url, options) = (database.url(), PostgresOptions::default());
+                Arc::new(PostgresStore::connect(&url, options).await.unwrap())
+            }
+            None => {
+                let file = folder(name).join("onceward.db");
+                Arc::new(SqliteStore::open(file, SqliteOptions::default()).unwrap())
+            }
+        };
         let identity = Identity::Authorization { secret: [7; 32], strict: false };
         let routes = Routes::every(setup.policy()).unwrap();
-        let door = Door::new(Engine::new(Arc::new(store)), identity, routes);
+        let mut door = Door::new(Engine::new(store), identity, routes);
+        if let Some(url) = setup.on.redis_url() {
+            // All cases share the server: each is a deployment of its own.
+            let env = database.as_ref().map(|database| database.name.clone()).unwrap();
+            let options = RedisCacheOptions { env, ..RedisCacheOptions::default() };
+            door = door.with_cache_bytes(0).with_redis(RedisCache::open(&url, options).unwrap());
+        }
         let address = serve(app.router().layer(OncewardLayer::new(door))).await;
-        Arc::new(Self { address, app, gateway: None })
+        Arc::new(Self { address, app, gateway: None, _database: database })
     }
 }
 

@@ -15,6 +15,7 @@ use onceward_core::record::{Record, State};
 use onceward_core::stamp::Token;
 use tokio::sync::OwnedMutexGuard;
 
+use super::erasures::noted;
 use super::{Engine, EngineError, later};
 use crate::store::StoreError;
 
@@ -313,7 +314,10 @@ impl Engine {
         by: &Trace,
     ) -> Result<Resolved, EngineError> {
         by.validate()?;
-        let decide = |token, facts: &Facts| decide::resolve(key, resolution, by, token, facts);
+        let decide = |token, facts: &Facts| {
+            let step = decide::resolve(key, resolution, by, token, facts);
+            if matches!(resolution, Resolution::Erase) { noted(key, step) } else { step }
+        };
         match self.drive(Some(key), Drive::default(), decide).await? {
             End::Answer(resolved) | End::Committed { meaning: resolved, .. } => Ok(resolved),
             End::GaveUp => Err(EngineError::Contended("time after time")),

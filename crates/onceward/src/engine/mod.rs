@@ -8,13 +8,17 @@
 
 mod claims;
 mod documents;
+mod erasures;
 mod error;
 mod fair;
+mod heard;
 mod jobs;
 mod lines;
 mod look;
 mod notes;
 mod options;
+#[cfg(feature = "sqlite")]
+mod own;
 mod queues;
 mod scheduler;
 mod sight;
@@ -25,10 +29,14 @@ mod wait;
 
 pub use claims::OnceVerdict;
 pub use documents::{Document, Put, Seen};
+#[cfg(feature = "http")]
+pub(crate) use erasures::erasures_subject;
 pub use error::EngineError;
 pub use jobs::{Pick, Take, Taken};
 pub use notes::{NoteCounts, NoteWriting};
 pub use options::EngineOptions;
+#[cfg(feature = "sqlite")]
+pub use own::OwnSqlError;
 pub use queues::{STORE_SPACE_PREFIX, STORE_TENANT};
 pub use sweep::SweepReport;
 
@@ -37,7 +45,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use onceward_core::batch::{Answer, Batch};
+use onceward_core::batch::{Answer, Applied, Batch, Refused};
 use onceward_core::decide::{Clock, Facts, Look, Step};
 use onceward_core::drive::{Drive, End, Heard, Move};
 use onceward_core::key::Key;
@@ -45,6 +53,7 @@ use onceward_core::record::State;
 use onceward_core::stamp::Token;
 
 use crate::store::{Capabilities, Fact, Read, Store, StoreError};
+use heard::Clockwork;
 use scheduler::Scheduler;
 use sight::Sightings;
 use turns::Turns;
@@ -69,6 +78,7 @@ struct Inner {
     notes: notes::Notes,
     options: EngineOptions,
     tokens: Tokens,
+    heard: Clockwork,
 }
 
 impl Engine {
@@ -101,6 +111,7 @@ impl Engine {
             notes: notes::Notes::default(),
             options,
             tokens: Tokens::new(),
+            heard: Clockwork::default(),
         }))
     }
 
@@ -164,7 +175,14 @@ impl Engine {
     ) -> Result<Answer, EngineError> {
         let mut lost: Option<(Instant, Duration)> = None;
         loop {
-            let error = match self.0.scheduler.submit(batch).await {
+            let asked = Instant::now();
+            let answer = self.0.scheduler.submit(batch).await;
+            match &answer {
+                Ok(Answer::Applied(Applied { now, again: false, .. }))
+                | Ok(Answer::Refused(Refused { now, .. })) => self.0.heard.note(asked, *now),
+                _ => {}
+            }
+            let error = match answer {
                 // The first try may still hold the row: that settles nothing.
                 Ok(Answer::Contended) if lost.is_some() => "a row is held".to_string(),
                 Ok(answer) => return Ok(answer),
@@ -195,7 +213,9 @@ impl Engine {
             Look::Record(key) => Read::Record { key: key.clone(), payload: false },
             Look::Mark(subject) => Read::Mark(subject.clone()),
         });
+        let asked = Instant::now();
         let loaded = self.0.store.load(reads.collect()).await?;
+        self.0.heard.note(asked, loaded.now);
         facts.now = loaded.now;
         for (look, fact) in looks.iter().zip(loaded.facts) {
             match (look, fact) {

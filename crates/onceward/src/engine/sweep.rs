@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use onceward_core::audit::Entry;
 use onceward_core::decide::{self, Facts, Swept};
 use onceward_core::drive::{Drive, End};
+use onceward_core::key::Key;
 use onceward_core::record::{Record, Stored};
 use onceward_core::stamp::At;
 
@@ -58,6 +59,18 @@ impl Engine {
         &self,
         mut progress: impl FnMut(&SweepReport),
     ) -> Result<SweepReport, EngineError> {
+        self.sweep_telling(|report, _| progress(report)).await
+    }
+
+    /// [`Engine::sweep`], whose `progress` also hears the keys whose outcome is gone: for whoever
+    /// keeps copies of them.
+    ///
+    /// # Errors
+    /// As [`Engine::sweep`].
+    pub async fn sweep_telling(
+        &self,
+        mut progress: impl FnMut(&SweepReport, Vec<Key>),
+    ) -> Result<SweepReport, EngineError> {
         let mut per_tenant: BTreeMap<String, SweepReport> = BTreeMap::new();
         let mut total = SweepReport::default();
         let swept = self.sweep_pages(&mut per_tenant, &mut total, &mut progress).await;
@@ -83,17 +96,17 @@ impl Engine {
         &self,
         per_tenant: &mut BTreeMap<String, SweepReport>,
         total: &mut SweepReport,
-        progress: &mut impl FnMut(&SweepReport),
+        progress: &mut impl FnMut(&SweepReport, Vec<Key>),
     ) -> Result<(), EngineError> {
         let mut after = None;
         loop {
             let page = self.list(List::Sweepable, after, PAGE).await?;
             let Items::Records(records) = page.items else { return Ok(()) };
-            let tenants: Vec<String> =
-                records.iter().map(|record| record.key.tenant_column().to_string()).collect();
+            let keys: Vec<Key> = records.iter().map(|record| record.key.clone()).collect();
+            let mut gone = Vec::new();
             let sweeps = records.into_iter().map(|record| self.sweep_one(record, page.now));
             let mut failed = None;
-            for (tenant, swept) in tenants.into_iter().zip(join_all(sweeps).await) {
+            for (key, swept) in keys.into_iter().zip(join_all(sweeps).await) {
                 let mut one = SweepReport::default();
                 match swept {
                     Ok(swept) => one.count(swept),
@@ -103,11 +116,14 @@ impl Engine {
                     }
                 }
                 if !one.is_empty() {
-                    per_tenant.entry(tenant).or_default().add(&one);
+                    per_tenant.entry(key.tenant_column().to_string()).or_default().add(&one);
                     total.add(&one);
                 }
+                if one.expired + one.forgotten > 0 {
+                    gone.push(key);
+                }
             }
-            progress(total);
+            progress(total, gone);
             if let Some(error) = failed {
                 return Err(error);
             }

@@ -21,6 +21,7 @@ use super::policy::{IfMatch, MissingKey, Policy};
 use super::preconditions::{Preconditions, TagRules};
 use super::refusal::{Code, Conflict, Refusal};
 use super::route::Place;
+use crate::cache::Sight;
 
 /// The key that a request brings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub(super) struct Admitted {
     pub(super) claim: Claim,
     /// The key as the client knows it.
     pub(super) key: String,
+    /// Under which sight its record may be kept in caches.
+    pub(super) sight: Sight,
     /// What of the body is compared.
     canonical: Canonical,
     rules: FingerprintPolicy,
@@ -146,7 +149,7 @@ pub(super) fn admit(
         CanonicalBody::Json(canonical) => Canonical::Json(canonical),
         CanonicalBody::Bytes(_) => Canonical::Bytes(body.clone()),
     };
-    Ok(Admitted { claim, key, canonical, rules })
+    Ok(Admitted { claim, key, sight: Sight::default(), canonical, rules })
 }
 
 /// `If-Match` has to be there. Where the dialect is strict, its form is judged too; what it is

@@ -42,7 +42,7 @@ impl BreakerPolicy {
 
 /// How a request that was let pass ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(crate) enum Ended {
     /// With an answer.
     Well,
     /// Without one, or with a status of 500 and above.
@@ -53,14 +53,14 @@ pub(super) enum Ended {
 
 /// Leave to pass, to be given back with how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Leave {
+pub(crate) struct Leave {
     /// Which stretch between two changes of state it belongs to.
     epoch: u64,
 }
 
 /// A breaker.
 #[derive(Debug)]
-pub(super) struct Breaker {
+pub(crate) struct Breaker {
     policy: BreakerPolicy,
     epoch: u64,
     state: State,
@@ -75,17 +75,17 @@ enum State {
 
 impl Breaker {
     /// A closed one.
-    pub(super) fn new(policy: BreakerPolicy) -> Self {
+    pub(crate) fn new(policy: BreakerPolicy) -> Self {
         Self { policy, epoch: 0, state: State::Closed { failures: 0 } }
     }
 
     /// Whether everything passes.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed { .. })
     }
 
     /// Leave to pass, or after how many milliseconds to ask again.
-    pub(super) fn ask(&mut self, now_ms: u64) -> Result<Leave, u64> {
+    pub(crate) fn ask(&mut self, now_ms: u64) -> Result<Leave, u64> {
         if let State::Open { until_ms } = self.state {
             if now_ms < until_ms {
                 return Err(until_ms - now_ms);
@@ -103,7 +103,7 @@ impl Breaker {
     }
 
     /// How it ended.
-    pub(super) fn tell(&mut self, leave: Leave, ended: Ended, now_ms: u64) {
+    pub(crate) fn tell(&mut self, leave: Leave, ended: Ended, now_ms: u64) {
         if leave.epoch != self.epoch {
             return;
         }

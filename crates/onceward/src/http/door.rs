@@ -13,6 +13,7 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response};
 use onceward_core::decide::{Claim, Completion, Effects, Finish, Permit, Verdict};
 use onceward_core::fingerprint::fingerprint_bytes;
+use onceward_core::key::Key;
 use onceward_core::note::{Note, Noted, Original};
 use onceward_core::outcome_policy::{Keep, keep};
 use onceward_core::payload::KeptPayload;
@@ -20,7 +21,6 @@ use onceward_core::record::{Record, Stored};
 
 use super::admit::Admitted;
 use super::authorize::{Authorize, Authorized};
-use super::cache::ReplayCache;
 use super::document::policy_document;
 use super::drain::Drain;
 use super::gates::{DoorLimits, Gates, Pass};
@@ -32,6 +32,9 @@ use super::rate::RateLimit;
 use super::refusal::{Code, Refusal};
 use super::route::Routes;
 use super::shadow::{Shadow, ShadowReport};
+#[cfg(feature = "redis")]
+use crate::cache::RedisCache;
+use crate::cache::Replays;
 use crate::engine::{Engine, EngineError};
 use crate::store::StoreError;
 
@@ -46,7 +49,7 @@ pub struct Door {
     pub(super) engine: Engine,
     pub(super) identity: Identity,
     pub(super) routes: Routes,
-    pub(super) cache: ReplayCache,
+    pub(super) cache: Replays,
     pub(super) authorize: Option<Authorize>,
     pub(super) leaf_key: [u8; 32],
     pub(super) gates: Gates,
@@ -68,7 +71,7 @@ impl Door {
             engine,
             identity,
             routes,
-            cache: ReplayCache::new(CACHE_BYTES),
+            cache: Replays::new(CACHE_BYTES),
             authorize: None,
             leaf_key: [0; 32],
             identity_headers: None,
@@ -128,11 +131,32 @@ impl Door {
         self
     }
 
-    /// Bounds the replay cache. Default: 64 MiB.
+    /// Bounds the replay cache in memory. Default: 64 MiB.
     #[must_use]
     pub fn with_cache_bytes(mut self, bytes: u64) -> Self {
-        self.cache = ReplayCache::new(bytes);
+        self.cache.set_bytes(bytes);
         self
+    }
+
+    /// Keeps done outcomes in Redis too, for every process on the same store.
+    #[cfg(feature = "redis")]
+    #[must_use]
+    pub fn with_redis(mut self, redis: RedisCache) -> Self {
+        self.cache.set_redis(redis);
+        self
+    }
+
+    /// The cache in Redis, if there is one.
+    #[cfg(feature = "redis")]
+    #[must_use]
+    pub fn redis(&self) -> Option<&RedisCache> {
+        self.cache.redis()
+    }
+
+    /// Forgets the outcome of a key in every cache: after it was erased. Other processes notice by
+    /// themselves, within [`crate::cache::ERASED_SEEN_WITHIN`].
+    pub async fn forget(&self, key: &Key) {
+        self.cache.forget(key).await;
     }
 
     /// Asks before a claim and before a replay whether the caller may do this (B06); a refusal is
@@ -300,10 +324,7 @@ impl Door {
         let outcome = stored.outcome.as_deref().unwrap_or_default();
         let response = decode(outcome)?;
         let original = Original::of(&stored.record);
-        if let Some(bytes) = &stored.outcome {
-            let now = stored.record.updated_at;
-            self.cache.put(&stored.record, bytes.clone(), now, original.clone());
-        }
+        self.cache.put(&self.engine, stored, admitted.sight, original.clone());
         self.note(Noted::Replay, original, admitted).await?;
         Ok(response)
     }

@@ -17,12 +17,13 @@ use http::header::EXPECT;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body::Body as HttpBody;
-use onceward_core::decide::Verdict;
+use onceward_core::decide::{Claim, Verdict};
 use onceward_core::note::{Noted, Original};
 use tokio::sync::oneshot;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use crate::cache::Looked;
 use crate::engine::random_u64;
 
 use super::admit::{Admitted, Brought, admit, brought};
@@ -200,15 +201,17 @@ where
         return Ok(refused.map(Body::from));
     }
     let key = admitted.key.clone();
-    let cached = door.cache.get(&admitted.claim.key, &admitted.claim.fingerprint);
-    served.cached = Some(cached.is_some());
-    let mut response = match cached {
-        Some((outcome, original)) => {
+    let Claim { key: record, fingerprint, .. } = &admitted.claim;
+    let looked = door.cache.look(&door.engine, record, fingerprint).await;
+    served.cached = Some(matches!(looked, Looked::Hit(..)));
+    let mut response = match looked {
+        Looked::Hit(outcome, original) => {
             let stored = decode(&outcome)?;
             door.note(Noted::Replay, original, &admitted).await?;
             said_again(stored, policy)?
         }
-        None => {
+        Looked::Miss(sight) => {
+            admitted.sight = sight;
             admitted.keep_payload(policy, &door.leaf_key);
             let head = for_handler(head, policy, &caller);
             match policy.commits {

@@ -14,8 +14,7 @@ mod authorize;
 #[cfg(feature = "axum")]
 mod axum;
 mod body;
-mod breaker;
-mod cache;
+pub(crate) mod breaker;
 mod date;
 mod dialect;
 mod document;

@@ -67,6 +67,17 @@ pub trait Store: Send + Sync + 'static {
     /// Resolves when one of the keys may have changed. Stores without it answer `Unsupported`.
     fn watch(&self, keys: Vec<Key>) -> StoreFuture<'_, ()>;
 
+    /// Runs the caller's own SQL in the transaction of the batch that it makes, once the conditions
+    /// of its template hold. `Contended` when it made none. Other stores than SQLite answer
+    /// `Unsupported`.
+    #[cfg(feature = "sqlite")]
+    fn commit_own(&self, own: Arc<dyn sqlite::OwnSql>) -> StoreFuture<'_, Answer> {
+        drop(own);
+        let store = self.capabilities().name;
+        let what = "the caller's own SQL in its transaction";
+        Box::pin(async move { Err(StoreError::Unsupported { store, what }) })
+    }
+
     /// Finishes what is under way and lets go of files and connections. Later calls fail.
     fn close(&self) -> StoreFuture<'_, ()>;
 }

@@ -317,6 +317,30 @@ impl Store for FaultyStore {
         })
     }
 
+    #[cfg(feature = "sqlite")]
+    fn commit_own(&self, own: Arc<dyn crate::store::sqlite::OwnSql>) -> StoreFuture<'_, Answer> {
+        Box::pin(async move {
+            match self.enter(Method::Commit).await {
+                Fault::None => self.inner.commit_own(own).await,
+                Fault::Before => {
+                    Err(StoreError::NotApplied("injected: failed before the commit".into()))
+                }
+                // A closure that comes late would come to a caller who has gone.
+                Fault::After | Fault::Delayed(_) => {
+                    self.inner.commit_own(own).await?;
+                    Err(StoreError::Unknown("injected: failed after the commit".into()))
+                }
+                Fault::Lost(after) => {
+                    self.inner.commit_own(own).await?;
+                    // sleeps because the caller is to wait as long as the plan says
+                    tokio::time::sleep(after).await;
+                    Err(StoreError::Unknown("injected: the answer was lost".into()))
+                }
+                Fault::Contended(_) => Ok(Answer::Contended),
+            }
+        })
+    }
+
     fn list(&self, what: List, after: Option<Cursor>, limit: usize) -> StoreFuture<'_, Page> {
         Box::pin(self.read(Method::List, self.inner.list(what, after, limit)))
     }

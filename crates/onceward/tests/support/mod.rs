@@ -1,11 +1,16 @@
-//! What the store tests share: how long a run is, and broken stores that a suite must notice.
+//! What the store tests share: how long a run is, real servers, and broken stores that a suite
+//! must notice.
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at what it did not expect")]
 
 pub(crate) mod mutant;
+#[cfg(all(feature = "postgres", feature = "redis", feature = "sqlite"))]
+pub(crate) mod on;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 

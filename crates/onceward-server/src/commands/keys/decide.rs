@@ -12,6 +12,7 @@ use onceward_core::record::{Record, State};
 use serde_json::json;
 
 use super::absent;
+use crate::cache::SharedCache;
 use crate::cli::{Actor, KeysResolve, ResolveAs};
 use crate::commands::{by_hand, writing};
 use crate::failure::Failure;
@@ -39,7 +40,7 @@ pub(crate) fn is_now(what: ResolveAs) -> &'static str {
 
 /// Erases a record.
 pub(crate) async fn erase(
-    url: &StoreUrl,
+    (url, cache): (&StoreUrl, Option<&SharedCache>),
     key: &Key,
     yes: bool,
     actor: &Actor,
@@ -49,6 +50,11 @@ pub(crate) async fn erase(
         return out.print("Nothing was erased.\n");
     }
     decide(url, key, &Resolution::Erase, actor).await?;
+    if let Some(cache) = cache
+        && !cache.purge(std::slice::from_ref(key)).await
+    {
+        out.note("the cache gives no answer; what it still holds of the key is not replayed");
+    }
     told(key, "is erased", out)
 }
 

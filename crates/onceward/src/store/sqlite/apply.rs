@@ -243,6 +243,15 @@ impl<'c> Writes<'c> {
         Ok((self.applied(first), true))
     }
 
+    /// The answer of a batch that need not be applied, or must not; `None` when it may be.
+    pub(super) fn judge(&mut self, batch: &Batch) -> Result<Option<Answer>, Failure> {
+        let mut seen = Seen::default();
+        if let Some(answer) = self.recognise(batch, &mut seen)? {
+            return Ok(Some(answer));
+        }
+        self.refuse(batch, &mut seen)
+    }
+
     fn applied(&self, first: Option<(Rev, Option<Fence>)>) -> Answer {
         Answer::Applied(Applied { now: self.meta.now, first, again: false })
     }

@@ -11,6 +11,7 @@ mod failure;
 mod list;
 mod migrate;
 mod open;
+mod own;
 mod reader;
 mod rows;
 mod sql;
@@ -19,6 +20,7 @@ mod writer;
 mod young;
 
 pub use open::Announced;
+pub use own::OwnSql;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -27,7 +29,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use onceward_core::batch::Batch;
+use onceward_core::batch::{Answer, Batch};
 use onceward_core::key::Key;
 use onceward_core::stamp::At;
 use rusqlite::Connection;
@@ -101,6 +103,8 @@ struct Shared {
     /// The last instant that was written.
     floor: AtomicU64,
     closed: AtomicBool,
+    /// Whether the writer runs the caller's own SQL right now.
+    own_sql: AtomicBool,
     sync: sync::Sync,
     young: young::Young,
 }
@@ -196,6 +200,7 @@ impl SqliteStore {
         }
         let log = store.log.clone();
         log.count_pages(&mut connection).map_err(|error| open::refused(path, &error))?;
+        own::guard(&mut connection, &store.shared).map_err(|error| open::refused(path, &error))?;
         let copier = (log.clone(), open::copier(path)?);
         store.spawn("onceward-sqlite-checkpoint".into(), ended.clone(), move || {
             copier.0.run(&copier.1);
@@ -234,6 +239,7 @@ impl SqliteStore {
             clock,
             floor: AtomicU64::new(floor.0),
             closed: AtomicBool::new(false),
+            own_sql: AtomicBool::new(false),
             sync: sync::Sync::default(),
             young: young::Young::default(),
         };
@@ -309,6 +315,20 @@ impl SqliteStore {
         StoreError::NotApplied(format!("the store {} is closed", self.path.display()))
     }
 
+    /// Hands work to the writer and waits for its answer.
+    async fn write(&self, work: writer::Work) -> Result<Committed, StoreError> {
+        self.check_open()?;
+        let what = "writing through a store that was opened read-only";
+        let unsupported = StoreError::Unsupported { store: "sqlite", what };
+        let writer = self.writer.as_ref().ok_or(unsupported)?;
+        let (reply, answer) = oneshot::channel();
+        let call = writer::Message::Commit(writer::Call { work, reply });
+        writer.send(call).map_err(|_| self.closed())?;
+        // The writer answers every call that it takes; one without an answer was cut short.
+        let lost = || StoreError::Unknown("the writer ended before it answered".into());
+        answer.await.unwrap_or_else(|_| Err(lost()))
+    }
+
     fn check_open(&self) -> Result<(), StoreError> {
         if self.shared.closed.load(Ordering::SeqCst) { Err(self.closed()) } else { Ok(()) }
     }
@@ -353,19 +373,18 @@ impl Store for SqliteStore {
 
     fn commit(&self, group: Vec<Arc<Batch>>) -> StoreFuture<'_, Committed> {
         Box::pin(async move {
-            self.check_open()?;
-            let what = "writing through a store that was opened read-only";
-            let unsupported = StoreError::Unsupported { store: "sqlite", what };
-            let writer = self.writer.as_ref().ok_or(unsupported)?;
             for batch in &group {
                 batch.validate()?;
             }
-            let (reply, answer) = oneshot::channel();
-            let call = writer::Message::Commit(writer::Call { group, reply });
-            writer.send(call).map_err(|_| self.closed())?;
-            // The writer answers every call that it takes; one without an answer was cut short.
-            let lost = || StoreError::Unknown("the writer ended before it answered".into());
-            answer.await.unwrap_or_else(|_| Err(lost()))
+            self.write(writer::Work::Group(group)).await
+        })
+    }
+
+    fn commit_own(&self, own: Arc<dyn OwnSql>) -> StoreFuture<'_, Answer> {
+        Box::pin(async move {
+            let committed = self.write(writer::Work::Own(own)).await?;
+            let missing = || StoreError::Unknown("the writer left out an answer".into());
+            committed.answers.into_iter().next().ok_or_else(missing)
         })
     }
 

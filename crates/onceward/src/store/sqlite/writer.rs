@@ -4,11 +4,13 @@
 //! before COMMIT and full disks did nothing (`NotApplied`); another error of COMMIT may or may not
 //! have (`Unknown`: the caller sends the same batches again and their tokens decide). When a batch
 //! makes the transaction fail, it is rolled back and each batch is applied alone, so that none
-//! fails for its neighbour: the call answers with an error only if none of its batches could be applied,
-//! and otherwise says `Contended` (nothing was written, try again) for those that could not.
+//! fails for its neighbour: the call answers with an error only if none of its batches could be
+//! applied, and otherwise says `Contended` (nothing was written, try again) for those that could
+//! not.
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
 
 use onceward_core::batch::{Answer, Batch};
@@ -19,15 +21,34 @@ use super::super::{Committed, StoreError};
 use super::apply::Writes;
 use super::checkpoint::Log;
 use super::failure::Failure;
+use super::own::{self, OwnSql};
 use super::sync::Sync;
 use super::{Shared, open, sync};
 
 /// Most batches in one transaction: further groups wait for the next.
 pub(super) const GROUP_MAX: usize = 256;
 
-/// A group and where its answer goes.
+/// What a call asks for.
+pub(super) enum Work {
+    /// Batches.
+    Group(Vec<Arc<Batch>>),
+    /// The caller's own SQL and the batch that it makes.
+    Own(Arc<dyn OwnSql>),
+}
+
+impl Work {
+    /// How many answers it takes.
+    fn len(&self) -> usize {
+        match self {
+            Self::Group(group) => group.len(),
+            Self::Own(_) => 1,
+        }
+    }
+}
+
+/// Work and where its answer goes.
 pub(super) struct Call {
-    pub(super) group: Vec<Arc<Batch>>,
+    pub(super) work: Work,
     pub(super) reply: oneshot::Sender<Result<Committed, StoreError>>,
 }
 
@@ -134,7 +155,9 @@ impl Writer {
     fn reopen(&self) -> Result<Connection, StoreError> {
         let mut connection = open::writer(&self.path)?;
         let counted = self.log.count_pages(&mut connection);
-        counted.map_err(|error| open::refused(&self.path, &error))?;
+        counted
+            .and_then(|()| own::guard(&mut connection, &self.shared))
+            .map_err(|error| open::refused(&self.path, &error))?;
         Ok(connection)
     }
 
@@ -172,11 +195,11 @@ impl Inbox {
                 Ok(Message::Stop) | Err(_) => self.stopped = true,
             }
         }
-        let mut batches = calls.first()?.group.len();
+        let mut batches = calls.first()?.work.len();
         while !self.stopped && batches < GROUP_MAX {
             match self.messages.try_recv() {
                 Ok(Message::Commit(call)) => {
-                    batches += call.group.len();
+                    batches += call.work.len();
                     calls.push(call);
                 }
                 Ok(Message::Synced) => {}
@@ -236,12 +259,12 @@ impl<'c> Session<'c> {
     /// Applies the groups of all calls in one transaction and answers each.
     fn answer(&mut self, mut calls: Vec<Call>, inbox: &mut Inbox) {
         let transacted = self.transact(|session| session.gather_and_apply(&mut calls, inbox));
-        let alone = matches!(&calls[..], [call] if call.group.len() <= 1);
+        let alone = matches!(&calls[..], [call] if call.work.len() <= 1);
         match transacted {
             Ok(answers) => {
                 let mut answers = answers.into_iter();
                 let told = calls.into_iter().map(|call| {
-                    let answers = answers.by_ref().take(call.group.len()).collect();
+                    let answers = answers.by_ref().take(call.work.len()).collect();
                     sync::Answer::Commit((call.reply, Ok(Committed { answers })))
                 });
                 self.shared.sync.tell(self.shared.sync.seen(), told);
@@ -263,10 +286,21 @@ impl<'c> Session<'c> {
     }
 
     fn apply_one_by_one(&mut self, call: &Call) -> Result<Committed, StoreError> {
-        let mut answers = Vec::with_capacity(call.group.len());
+        let group = match &call.work {
+            Work::Group(group) => group,
+            Work::Own(own) => {
+                let applied = self.transact(|session| {
+                    session.apply_own(&**own).map(|(answer, written)| (vec![answer], written))
+                });
+                return applied
+                    .map(|answers| Committed { answers })
+                    .map_err(Failed::into_store_error);
+            }
+        };
+        let mut answers = Vec::with_capacity(group.len());
         let mut first_error = None;
         let mut applied = 0;
-        for batch in &call.group {
+        for batch in group {
             match self.transact(|session| session.apply_all(std::slice::from_ref(batch))) {
                 Ok(mut answer) => {
                     applied += 1;
@@ -295,9 +329,18 @@ impl<'c> Session<'c> {
         let mut applied = 0;
         loop {
             for call in &calls[applied..] {
-                let (mut more, written) = self.apply_all(&call.group)?;
-                answers.append(&mut more);
-                any_written |= written;
+                any_written |= match &call.work {
+                    Work::Group(group) => {
+                        let (mut more, written) = self.apply_all(group)?;
+                        answers.append(&mut more);
+                        written
+                    }
+                    Work::Own(own) => {
+                        let (answer, written) = self.apply_own(&**own)?;
+                        answers.push(answer);
+                        written
+                    }
+                };
             }
             applied = calls.len();
             if !any_written || answers.len() >= GROUP_MAX {
@@ -364,6 +407,35 @@ impl<'c> Session<'c> {
             answers.push(answer);
         }
         Ok((answers, any_written))
+    }
+
+    /// Runs the caller's own SQL in a savepoint, and the batch that it makes with it: both or
+    /// neither.
+    fn apply_own(&mut self, own: &dyn OwnSql) -> Result<(Answer, bool), Failure> {
+        self.writes.tick();
+        if let Some(answer) = self.writes.judge(&own.template())? {
+            // Applied before, or refused: there is nothing to run.
+            return Ok((answer, false));
+        }
+        self.connection.execute_batch("SAVEPOINT own_sql")?;
+        self.shared.own_sql.store(true, Ordering::Relaxed);
+        let made = own.run(self.connection);
+        self.shared.own_sql.store(false, Ordering::Relaxed);
+        if self.connection.is_autocommit() {
+            // Some errors (a full disk) end the whole transaction: what was in it is applied again.
+            let why = "the transaction was rolled back under the caller's SQL";
+            return Err(Failure::Refused(StoreError::NotApplied(why.into())));
+        }
+        let applied = match made {
+            Some(batch) => Some(self.writes.apply(&batch)?),
+            None => None,
+        };
+        if let Some((answer @ Answer::Applied(_), true)) = applied {
+            self.connection.execute_batch("RELEASE own_sql")?;
+            return Ok((answer, true));
+        }
+        self.connection.execute_batch("ROLLBACK TO own_sql; RELEASE own_sql")?;
+        Ok((applied.map_or(Answer::Contended, |(answer, _)| answer), false))
     }
 
     fn roll_back(&mut self) {

@@ -1,0 +1,81 @@
+//! The latest erasures that this process knows of: what tells a cached outcome that was erased.
+//!
+//! Every erasure leaves its token in a mark of its tenant, in the batch that erases (see the
+//! engine's `erasures.rs`). A cached outcome carries the note that was known before its record was
+//! looked at, and is replayed only where the note that the store shows now, or showed within
+//! [`ERASED_SEEN_WITHIN`], is still the same. So a purge that never reached a cache, a cache
+//! restored from an old copy, and a process that heard nothing of the erasure cost time only. A
+//! store that gives no answer ends the replays from caches.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use onceward_core::key::{Key, Subject};
+use quick_cache::sync::Cache;
+use tokio::sync::Mutex;
+
+use crate::engine::{Engine, erasures_subject};
+
+/// How long after an erasure was answered another process may still replay what was erased.
+pub const ERASED_SEEN_WITHIN: Duration = Duration::from_secs(1);
+/// Notes that are remembered; others are read when they are needed.
+const NOTES_MAX: usize = 20_000;
+
+/// The notes that this process knows.
+pub(super) struct Erasures(Cache<Subject, Arc<Known>>);
+
+/// A note and when it was asked for; one reader at a time, so that a burst asks once.
+#[derive(Default)]
+struct Known(Mutex<Option<(u128, Instant)>>);
+
+impl Erasures {
+    pub(super) fn new() -> Self {
+        Self(Cache::new(NOTES_MAX))
+    }
+
+    /// The note as it is now, or was a moment ago.
+    pub(super) async fn fresh(&self, engine: &Engine, key: &Key) -> Option<u128> {
+        self.not_older_than(Some(ERASED_SEEN_WITHIN), engine, key).await
+    }
+
+    /// The note as it was at some time before now: enough for what is looked at from here on.
+    pub(super) async fn known(&self, engine: &Engine, key: &Key) -> Option<u128> {
+        self.not_older_than(None, engine, key).await
+    }
+
+    /// Forgets the note of a key, so that the next look is a fresh one.
+    pub(super) fn forget(&self, key: &Key) {
+        if let Ok(subject) = erasures_subject(key) {
+            self.0.remove(&subject);
+        }
+    }
+
+    async fn not_older_than(
+        &self,
+        age: Option<Duration>,
+        engine: &Engine,
+        key: &Key,
+    ) -> Option<u128> {
+        let subject = erasures_subject(key).ok()?;
+        let known = self.0.get(&subject).unwrap_or_else(|| {
+            let known = Arc::new(Known::default());
+            self.0.insert(subject.clone(), known.clone());
+            known
+        });
+        let mut known = known.0.lock().await;
+        if let Some((note, asked)) = *known
+            && age.is_none_or(|age| asked.elapsed() < age)
+        {
+            return Some(note);
+        }
+        // Noted before the question is sent: the answer is no older than that.
+        let asked = Instant::now();
+        let value = engine.mark(&subject).await.ok()?.and_then(|mark| mark.value);
+        let note = match value {
+            Some(value) => u128::from_be_bytes(value.get(..16)?.try_into().ok()?),
+            None => 0,
+        };
+        *known = Some((note, asked));
+        Some(note)
+    }
+}
