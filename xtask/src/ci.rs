@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::services::{self, Origin};
-use crate::{deny, shell, tidy};
+use crate::{deny, python, shell, tidy};
 
 /// The steps, in the order in which they run: quick ones first.
 const STEPS: &[Step] = &[
@@ -202,7 +202,13 @@ fn doc(_: &mut Run) -> Result<()> {
 fn test(run: &mut Run) -> Result<()> {
     run.start_services()?;
     let mut command = shell::cargo(&["test", "--workspace", "--all-features", "--no-fail-fast"])?;
-    shell::run(command.envs(run.environment.iter().map(|(name, url)| (name, url))))
+    shell::run(command.envs(run.environment.iter().map(|(name, url)| (name, url))))?;
+    // The planning service runs on any store, unchanged: its suite once more, on Postgres.
+    let planning = ["test", "--workspace", "--all-features", "--test", "planning"];
+    let mut again = shell::cargo(&planning)?;
+    let postgres = run.environment.iter().find(|(name, _)| *name == "ONCEWARD_TEST_POSTGRES_URL");
+    let (_, url) = postgres.context("Postgres is among the services")?;
+    shell::run(again.env("ONCEWARD_TEST_PLANNING_POSTGRES_URL", url))
 }
 
 fn examples(_: &mut Run) -> Result<()> {
@@ -246,6 +252,7 @@ impl Run {
             }
             self.environment.push((up.variable, up.url));
         }
+        self.environment.push(python::path()?);
         Ok(())
     }
 

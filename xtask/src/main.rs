@@ -10,6 +10,7 @@
 
 mod ci;
 mod deny;
+mod python;
 mod services;
 mod shell;
 mod tidy;

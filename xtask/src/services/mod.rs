@@ -5,7 +5,7 @@
 //! a server that the environment points at is used as it is and never touched.
 //! Each server has a file of its own and one row in [`SERVICES`]; what is not there is unknown.
 
-mod apt;
+pub(crate) mod apt;
 mod java;
 mod kafka;
 mod memory;
