@@ -430,12 +430,13 @@ async fn i11_the_apps_row_and_the_completion_commit_together_or_neither() {
     let outcome = found.outcome.unwrap();
     assert!(outcome.ends_with(b"{\"id\": 7}"), "{:?}", String::from_utf8_lossy(&outcome));
     assert_eq!(place.count("SELECT count(*) FROM business").await, 1);
-    // The same again changes nothing; another answer is refused, and takes the app's row with it.
+    // The same again is refused too: it comes with the app's row a second time.
     let again = format!(
         "SELECT complete('{permit}', 201, '{{\"id\": 7}}'::jsonb, \
                          '{{\"Location\": \"/7\"}}')"
     );
-    assert!(!app.query_one(&again, &[]).await.unwrap().get::<_, bool>(0));
+    let twice = app.query_one(&again, &[]).await.unwrap_err();
+    assert_eq!(twice.code().unwrap().code(), "OW005");
     let other = both("COMMIT").replace("\"id\": 7", "\"id\": 8");
     let lost = app.batch_execute(&other).await.unwrap_err();
     assert_eq!(lost.code().unwrap().code(), "OW001");

@@ -106,6 +106,11 @@ impl ResponseCache {
         }
     }
 
+    /// Forgets what is kept of the resource that is being written, whoever has it.
+    pub(super) fn forget(&self, writing: &Writing<'_>) {
+        self.locked().entries.retain(|(_, path), _| *path != writing.path);
+    }
+
     fn locked(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

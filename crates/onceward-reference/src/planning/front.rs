@@ -5,10 +5,10 @@
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use http::header::IF_MATCH;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use onceward::http::{Code, Dialect, Refusal, names};
 use uuid::Uuid;
 
@@ -34,17 +34,37 @@ pub(super) async fn enter(
         response.headers_mut().insert(names::X_CORRELATION_ID, correlation_id);
         return response;
     }
+    let mut response = if writes {
+        // In a task of its own: a client that goes away does not take back what is committed, and
+        // the cache has to hear of it.
+        match tokio::spawn(write(planning, request, next)).await {
+            Ok(response) => response,
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is going down, and this connection with it.
+                Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+            },
+        }
+    } else {
+        next.run(request).await
+    };
+    response.headers_mut().entry(names::X_CORRELATION_ID).or_insert(correlation_id);
+    response
+}
+
+/// Runs a write; what it made anew replaces what the cache has.
+async fn write(planning: Planning, request: Request, next: Next) -> Response {
     let cache = planning.cache();
-    let writing = writes.then(|| cache.writing(request.uri().path()));
+    let writing = cache.writing(request.uri().path());
     let mut response = next.run(request).await;
     // Refused and replayed writes bring nothing fresh.
-    if let Some(fresh) = response.extensions_mut().remove::<Fresh>()
-        && response.status().is_success()
-    {
-        cache.fill(fresh);
+    match response.extensions_mut().remove::<Fresh>() {
+        Some(fresh) if response.status().is_success() => cache.fill(fresh),
+        // It may be committed all the same: nobody knows, so nothing is known of it here.
+        _ if response.status().is_server_error() => cache.forget(&writing),
+        _ => {}
     }
     drop(writing);
-    response.headers_mut().entry(names::X_CORRELATION_ID).or_insert(correlation_id);
     response
 }
 

@@ -206,7 +206,8 @@ impl Traffic {
         tokio::spawn(async move {
             // The living are quick; it takes a while to get hold of a job.
             let stop = std::future::pending();
-            let taken = engine.take_waiting(None, &take, DOOMED_WITHIN, stop).await;
+            let taken =
+                engine.take_waiting(Some(ORGANISATION_TRAFFIC), &take, DOOMED_WITHIN, stop).await;
             if taken.is_ok_and(|taken| !taken.is_empty()) {
                 tally.killed();
             }

@@ -15,6 +15,7 @@ use onceward_core::batch::Write;
 use onceward_core::decide::{Claim, Finish, Permit, Verdict};
 use onceward_core::fingerprint::fingerprint_bytes;
 use onceward_core::key::{Key, Kind};
+use onceward_core::limits::MAX_BATCH_WRITES;
 use onceward_core::record::Body;
 use onceward_core::seal::{BrokenSeal, Head, Link, SealKey, Segment, Settled};
 
@@ -31,6 +32,8 @@ const PAGE: usize = 1_000;
 const PASS_MAX: u64 = 20_000;
 /// How long a dead sealer keeps the others waiting.
 const LEASE_MS: u64 = 10_000;
+/// Segments that one batch writes: its last write is the head.
+const SEGMENTS_MAX: usize = MAX_BATCH_WRITES - 1;
 /// Others may write a tenant's seals this often before a pass gives up on it.
 const TRIES: usize = 4;
 
@@ -177,7 +180,8 @@ impl Sealer {
         tenant: &str,
         found: &[Settled],
     ) -> Result<Result<u64, BrokenSeal>, EngineError> {
-        for _ in 0..TRIES {
+        let (mut sealed, mut tries) = (0, 0);
+        while tries < TRIES {
             let Ok(headed) = load_head(&self.engine, &self.key, tenant).await? else {
                 return Ok(Err(BrokenSeal));
             };
@@ -186,13 +190,13 @@ impl Sealer {
             let new: Vec<&Settled> =
                 found.iter().filter(|settled| settled.place > last.place).collect();
             if new.is_empty() {
-                return Ok(Ok(0));
+                return Ok(Ok(sealed));
             }
             let open = match self.open_segment(tenant, &headed.head).await? {
                 Ok(open) => open,
                 Err(BrokenSeal) => return Ok(Err(BrokenSeal)),
             };
-            let (segments, last) = self.link(open, &new, last);
+            let (segments, last, linked) = self.link(open, &new, last);
             let mut writes = Vec::with_capacity(segments.len() + 1);
             for segment in &segments {
                 writes.push(Write::Mark {
@@ -204,7 +208,12 @@ impl Sealer {
             let head = Head { last, ..headed.head };
             let headed = Headed { head, version: headed.version };
             if write_head(&self.engine, &self.key, tenant, &headed, writes).await? {
-                return Ok(Ok(new.len() as u64));
+                sealed += linked as u64;
+                if linked == new.len() {
+                    return Ok(Ok(sealed));
+                }
+            } else {
+                tries += 1;
             }
         }
         Err(EngineError::Contended("by other sealers"))
@@ -228,11 +237,15 @@ impl Sealer {
         })
     }
 
-    /// Links entries, into further segments where one is full.
-    fn link(&self, open: Segment, new: &[&Settled], mut last: Link) -> (Vec<Segment>, Link) {
+    /// Links entries, into further segments where one is full, as far as one batch goes: the
+    /// segments, the last link, and how many entries that are.
+    fn link(&self, open: Segment, new: &[&Settled], mut last: Link) -> (Vec<Segment>, Link, usize) {
         let mut segments = vec![open];
-        for settled in new {
+        for (linked, settled) in new.iter().enumerate() {
             if segments.last().is_none_or(|open| !open.takes(settled.audited.at)) {
+                if segments.len() == SEGMENTS_MAX {
+                    return (segments, last, linked);
+                }
                 segments.push(Segment::following(&self.key, &last));
             }
             if let Some(open) = segments.last_mut() {
@@ -241,6 +254,6 @@ impl Sealer {
                 last = Link { segment, place: settled.place, count: last.count + 1, hash };
             }
         }
-        (segments, last)
+        (segments, last, new.len())
     }
 }

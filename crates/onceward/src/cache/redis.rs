@@ -277,7 +277,13 @@ impl RedisCache {
             Ok(Ok(answer)) => Ok(answer),
             // The category alone: what a server says may repeat what it was sent.
             Ok(Err(error)) => Err(RedisCacheError::NoAnswer(error.category().to_string())),
-            Err(_) => Err(RedisCacheError::NoAnswer(format!("none within {within:?}"))),
+            Err(_) => {
+                // It may be silent for ever; the next question finds out on a connection anew.
+                if let Ok(mut kept) = self.0.connection.try_lock() {
+                    *kept = None;
+                }
+                Err(RedisCacheError::NoAnswer(format!("none within {within:?}")))
+            }
         }
     }
 

@@ -369,7 +369,7 @@ impl Settling<'_> {
             Verdict::Replay(stored) => said_again(door.replay(&stored, admitted).await?, policy),
             // Whoever overtook us has it in hand; a fresh grant is not ours to use here.
             Verdict::Run { permit, .. } => {
-                let _ = door.engine.abandon(&permit, "taken by mistake").await;
+                let _ = door.engine.release(&permit).await;
                 let detail = "the lease of this request ran out; retry with the same key";
                 Err(Refusal::new(Code::InFlight, detail))
             }

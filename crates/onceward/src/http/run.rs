@@ -189,10 +189,14 @@ impl Run<'_> {
             return Ok(response);
         }
         let why = "the upstream answered without completing";
-        let ended = self.door.engine.abandon(self.permit, why).await;
-        if matches!(ended, Ok(Finish::Lost)) {
-            // Its transaction was still at the commit.
-            return self.recorded_or_lost().await;
+        match self.door.engine.abandon(self.permit, why).await {
+            // Its transaction was still at the commit, or it has said itself that it failed.
+            Ok(Finish::Lost) if !self.failed_by_itself().await? => {
+                return self.recorded_or_lost().await;
+            }
+            Ok(_) => {}
+            // Nobody knows what it has committed, or will.
+            Err(error) => return Err(Lost::Refused(no_answer(&error))),
         }
         if head.status.is_client_error() || head.status.is_server_error() {
             names::strip_ours(&mut head.headers);
@@ -220,6 +224,17 @@ impl Run<'_> {
 
     async fn recorded_or_lost(&self) -> Result<Response<Body>, Lost> {
         self.recorded().await?.ok_or(Lost::Overtaken)
+    }
+
+    /// Whether the handler has ended this very permit without an answer.
+    async fn failed_by_itself(&self) -> Result<bool, Lost> {
+        let no_answer = |error| Lost::Refused(no_answer(&error));
+        let found = self.door.engine.look(self.permit.key()).await.map_err(no_answer)?;
+        Ok(found.is_some_and(|found| {
+            let record = &found.stored.record;
+            let ended = matches!(record.state, State::Failed | State::Dead);
+            ended && record.last_fence == self.permit.fence
+        }))
     }
 
     /// What was recorded under this very permit, if anything.

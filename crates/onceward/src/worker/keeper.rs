@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::event::{Observer, Step};
 use super::lease::{Cut, Lease};
-use crate::engine::{Engine, EngineError};
+use crate::engine::Engine;
 use crate::store::clock::boot_ms;
 
 /// Longest and shortest pause between two looks at the leases.
@@ -139,8 +139,9 @@ async fn renew(held: Arc<Held>, engine: &Engine, observer: &Observer) {
     held.renewing.store(false, Ordering::SeqCst);
     match renewed {
         Ok(Finish::Ok) => held.lease.renewed(from),
-        // What was contended was not refused; the next look tries again, until the time is over.
-        Err(EngineError::Contended(_)) => {}
+        // What the store gave no answer to was not refused; the next look tries again, until the
+        // time is over.
+        Err(error) if error.is_retryable() => {}
         // Its holder has finished meanwhile: there was nothing left to renew.
         Ok(_) if held.finishing.load(Ordering::SeqCst) => {}
         Ok(_) => {

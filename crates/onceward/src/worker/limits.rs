@@ -43,7 +43,8 @@ pub(super) struct Place {
 /// Places of one take: what is not used in the end is free again.
 pub(super) struct Places<'l> {
     limits: &'l Arc<Limits>,
-    taken: Mutex<HashMap<Key, Place>>,
+    /// Each with the instant at which it was asked for last.
+    taken: Mutex<HashMap<Key, (u64, Place)>>,
 }
 
 impl Limits {
@@ -117,19 +118,25 @@ impl<'l> Places<'l> {
         Self { limits, taken: Mutex::default() }
     }
 
-    /// Takes a place for a job, if its limits allow.
-    pub(super) fn enter(&self, job: &Record) -> bool {
+    /// Takes a place for a job at an instant, if its limits allow. One that it has is its own: it
+    /// was asked for before and not granted, because its queue was paused or others were quicker.
+    pub(super) fn enter(&self, job: &Record, now: u64) -> bool {
+        let mut taken = self.locked();
+        if let Some((asked, _)) = taken.get_mut(&job.key) {
+            *asked = now;
+            return true;
+        }
         let Some(place) = self.limits.enter(&job.key) else { return false };
-        self.locked().insert(job.key.clone(), place);
+        taken.insert(job.key.clone(), (now, place));
         true
     }
 
-    /// The place that was taken for a job.
-    pub(super) fn of(&self, key: &Key) -> Option<Place> {
+    /// When a job was asked for, and the place that was taken for it.
+    pub(super) fn of(&self, key: &Key) -> Option<(u64, Place)> {
         self.locked().remove(key)
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<Key, Place>> {
+    fn locked(&self) -> MutexGuard<'_, HashMap<Key, (u64, Place)>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -21,7 +21,7 @@ use crate::engine::Take;
 use crate::store::clock::boot_ms;
 
 /// How long one take waits for a job before it starts over.
-const WAIT: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(2);
 /// First and longest pause after the store gave no answer.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -102,20 +102,16 @@ impl Queue {
             lease_ms: self.lease_ms,
         };
         let places = Places::new(&self.limits);
-        let asked = std::sync::atomic::AtomicU64::new(boot_ms());
-        let pick = |job: &Record| {
-            // The grant follows this question, so the lease is counted from here.
-            asked.store(boot_ms(), std::sync::atomic::Ordering::SeqCst);
-            self.knows(job) && places.enter(job)
-        };
+        // The grant follows this question, so the lease is counted from here.
+        let pick = |job: &Record| self.knows(job) && places.enter(job, boot_ms());
         let line = Some(&*self.core.owner);
         let engine = &self.core.engine;
         let taken = engine.take_picked_waiting(line, &take, &pick, (WAIT, stop)).await?;
-        let from = asked.load(std::sync::atomic::Ordering::SeqCst);
         for taken in taken {
-            let place = places.of(taken.permit.key());
+            let (from, place) = places.of(taken.permit.key()).unzip();
             self.core.started();
-            tokio::spawn(run::job(self.clone(), taken, from, place));
+            // Without a place it was never asked for: then its lease counts as over.
+            tokio::spawn(run::job(self.clone(), taken, from.unwrap_or_default(), place));
         }
         Ok(())
     }

@@ -81,6 +81,8 @@ async fn one_by_one(
         match attempted {
             Ok(one) => results.extend(one),
             Err(Failure::Rejected { transient, text }) => results.push(rejected(transient, text)),
+            // Those before it may have been committed: for them nothing else can be said.
+            Err(Failure::Gone(text)) => return Err(Failure::Lost(text)),
             Err(broken) => return Err(broken),
         }
     }

@@ -24,7 +24,11 @@ BEGIN
         END IF;
         -- To hand things over to a role, one has to be a member of it.
         IF name IN ('onceward_engine', 'onceward_lister', 'onceward_views')
-            AND NOT pg_has_role(current_user, name, 'MEMBER') THEN
+            AND NOT pg_has_role(current_user, name, CASE
+                -- From 16 on, who makes a role is a member that may not become it.
+                WHEN current_setting('server_version_num')::integer >= 160000 THEN 'SET'
+                ELSE 'MEMBER'
+            END) THEN
             EXECUTE format('GRANT %I TO CURRENT_USER', name);
         END IF;
     END LOOP;

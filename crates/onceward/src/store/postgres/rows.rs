@@ -233,14 +233,14 @@ pub(super) fn read_audit(row: &Row) -> Result<Audited, StoreError> {
     Ok(Audited { id: number(row, 0)?, at: At(number(row, 1)?), entry })
 }
 
-/// Where an audit entry lies, as a cursor says it: its transaction and its number.
+/// Reads an audit entry and where it lies: its transaction and its number.
 pub(super) fn read_settled(row: &Row) -> Result<Settled, StoreError> {
     let xact: &str = get(row, 14)?;
     let xact = xact.parse().map_err(|_| unreadable(14))?;
     Ok(Settled { place: Place(xact, number(row, 0)?), audited: read_audit(row)? })
 }
 
-/// Where an entry stands, as a cursor says it.
+/// Where an audit entry lies, as a cursor says it: its transaction and its number.
 pub(super) fn audit_place(row: &Row) -> Result<String, StoreError> {
     let (xact, id): (&str, i64) = (get(row, 14)?, get(row, 0)?);
     Ok(format!("{xact}.{id}"))

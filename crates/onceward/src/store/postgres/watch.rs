@@ -152,7 +152,10 @@ async fn listen(
 async fn connect(
     target: &Target,
 ) -> Result<(Arc<Session>, mpsc::UnboundedReceiver<String>), StoreError> {
-    let connected = target.config.connect(NoTls).await;
+    let limit = target.options.connect_timeout();
+    let connected = tokio::time::timeout(limit, target.config.connect(NoTls)).await;
+    let silent = |_| StoreError::NotApplied(format!("{} does not answer", target.shown()));
+    let connected = connected.map_err(silent)?;
     let (client, mut connection) = connected.map_err(|error| target.unreachable(&error))?;
     let (tell, heard) = mpsc::unbounded_channel();
     let driver = tokio::spawn(async move {

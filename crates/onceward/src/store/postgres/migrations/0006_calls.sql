@@ -149,15 +149,17 @@ $$;
 -- Rings for who waits for a key in another process.
 CREATE FUNCTION ring(of_lock bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    DELETE FROM wanted AS w WHERE w.lock = of_lock;
-    IF FOUND THEN
+    -- The mark is left to the next group that writes the key: to delete it here would make whoever
+    -- marks the key anew wait for the end of this transaction, which is the application's.
+    IF EXISTS (SELECT FROM wanted AS w WHERE w.lock = of_lock) THEN
         PERFORM pg_notify(current_schema(), of_lock::text);
     END IF;
 END
 $$;
 
--- Ends a permit: done with an outcome, or failed, or dead. Returns whether anything was written:
--- the same completion may come twice.
+-- Ends a permit: done with an outcome, or failed, or dead. A completion that comes twice is an error,
+-- also with the same outcome: the caller's transaction holds its effect a second time. This closes
+-- the race of a retry with the commit whose answer was lost.
 CREATE FUNCTION end_permit(
     permit text, new_state smallint, outcome_bytes bytea, error text, retain bigint, due_in bigint
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -184,8 +186,8 @@ BEGIN
     WHERE one.tenant = p.tenant AND one.kind = p.kind AND one.name = p.name;
     IF r.fence IS DISTINCT FROM p.fence THEN
         IF new_state = 2 AND r.state = 2 AND r.last_fence = p.fence AND r.outcome = digest THEN
-            PERFORM set_config('onceward.tenant', '', true);
-            RETURN false;
+            RAISE EXCEPTION 'this permit was completed with this very outcome'
+                USING ERRCODE = 'OW005', HINT = 'Roll back: the effect and its answer are there.';
         END IF;
         RAISE EXCEPTION 'permit.lost: the key was granted again, or is finished'
             USING ERRCODE = 'OW001', HINT = 'Roll back: another attempt has the key.';
@@ -201,6 +203,10 @@ BEGIN
         to_state := 4;
     END IF;
     retain := coalesce(retain, was.retain_ms);
+    IF retain NOT BETWEEN 1 AND 315360000000 THEN
+        RAISE EXCEPTION 'retain_ms is %, but must be between 1 and 315360000000', retain
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     CASE to_state
         WHEN 2 THEN
             expire := now_at + retain;
@@ -266,7 +272,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     FOR header IN SELECT lower(h.key) AS key, h.value FROM jsonb_each_text(headers) AS h LOOP
-        IF header.key !~ '^[a-z0-9!#$&''*+.^_`|~-]+$' OR header.value ~ '[\r\n]' THEN
+        IF header.key !~ '^[a-z0-9!#$&''*+.^_`|~-]+$' OR header.value ~ '[\x01-\x08\x0a-\x1f\x7f]' THEN
             RAISE EXCEPTION 'a header can''t be sent: %', header.key
                 USING ERRCODE = 'invalid_parameter_value';
         END IF;
@@ -367,6 +373,8 @@ DECLARE
     number bigint;
     there bytea;
 BEGIN
+    run_in_ms := coalesce(run_in_ms, 0);
+    priority := coalesce(priority, 0);
     IF priority NOT BETWEEN 0 AND 9 OR run_in_ms NOT BETWEEN 0 AND 315360000000 THEN
         RAISE EXCEPTION 'priority must be 0 to 9, run_in_ms 0 to 315360000000'
             USING ERRCODE = 'invalid_parameter_value';
