@@ -527,8 +527,8 @@ pub(crate) struct BenchStore {
     #[arg(long, env = "ONCEWARD_BIG", value_parser = FalseyValueParser::new())]
     pub(crate) big: bool,
     /// Only makes pairs, in this schema of another bench, and says how many: how a bench measures
-    /// several processes.
-    #[arg(long, value_name = "SCHEMA", hide = true)]
+    /// several processes. Default: measures everything.
+    #[arg(long, value_name = "SCHEMA", env = "ONCEWARD_BESIDE", hide = true)]
     pub(crate) beside: Option<String>,
 }
 

@@ -335,8 +335,8 @@ fn principals_are_found_by_the_hash_of_their_token() {
     assert_eq!(identity.identify(&head(&[])), None);
 }
 
-#[tokio::test]
-async fn i30_a_jwt_as_static_credential_is_noticed_once_and_refused_under_strict() {
+#[test]
+fn i30_a_jwt_as_static_credential_is_noticed_once_and_refused_under_strict() {
     let token = Signer::ed().token("k", &claims());
     let jwt = head(&[("authorization", &format!("Bearer {token}"))]);
     let (lenient, signs) = identity("");

@@ -118,6 +118,23 @@ impl Harness for PostgresHarness {
         })
     }
 
+    /// Entries settle when no older transaction of the server runs: those of tests beside this one
+    /// count too.
+    fn settle(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            let opened = self.opened.lock().await;
+            let client = &opened.as_ref().unwrap().client;
+            let now = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text";
+            let now: String = client.query_one(now, &[]).await.map_err(failed)?.get(0);
+            let over = "SELECT pg_snapshot_xmin(pg_current_snapshot()) >= $1::text::xid8";
+            while !client.query_one(over, &[&now]).await.map_err(failed)?.get::<_, bool>(0) {
+                // sleeps because a server tells nobody when a transaction ends
+                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            }
+            Ok(())
+        })
+    }
+
     fn damage(&self, what: Damage) -> StoreFuture<'_, bool> {
         Box::pin(async move {
             let opened = self.opened.lock().await;

@@ -131,8 +131,8 @@ async fn prune(session: &Session, batch: &Batch) -> Result<(), Failure> {
         let until = rows::instant(*until);
         let client = &session.client;
         session.flight(client.execute(session.prepared(Sql::SetTenant), &[&tenant])).await??;
-        let values: [&(dyn ToSql + Sync); 4] = [&tenant, &xact, &id, &until];
-        let types = [Type::TEXT, Type::TEXT, Type::INT8, Type::INT8];
+        let values: [&(dyn ToSql + Sync); 3] = [&xact, &id, &until];
+        let types = [Type::TEXT, Type::INT8, Type::INT8];
         let values: Vec<_> = values.into_iter().zip(types).collect();
         session.flight(client.query_typed(sql::PRUNE_AUDIT, &values)).await??;
     }

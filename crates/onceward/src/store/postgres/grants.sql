@@ -50,9 +50,8 @@ $$;
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON records, outcomes, payloads, marks, tokens, wanted
     TO onceward_engine;
--- Entries are added and read, and dropped by retention; nobody who serves can change one. What was
--- dropped without retention's anchor is missed by the chain.
-GRANT SELECT, INSERT, DELETE ON audit TO onceward_engine;
+-- Entries are added and read; nobody who serves can change or remove one, but for `prune_audit`.
+GRANT SELECT, INSERT ON audit TO onceward_engine;
 GRANT SELECT ON migrations TO onceward_engine, onceward_reader;
 GRANT USAGE ON SEQUENCE stamps, entries TO onceward_engine;
 GRANT SELECT (tenant, kind, name, state, sweep_at) ON records TO onceward_lister;

@@ -197,6 +197,15 @@ BEGIN
 END
 $$;
 
+-- Drops what retention has let go of: entries of the tenant that is set, at or before a place and not
+-- younger than an instant. What goes without retention's anchor is missed by the chain of seals.
+CREATE FUNCTION prune_audit(through_xact xid8, through_id bigint, until bigint)
+RETURNS void LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    DELETE FROM audit AS a
+    WHERE a.tenant = current_tenant() AND (a.xact, a.id) <= (through_xact, through_id)
+        AND a.at <= until
+$$;
+
 -- Marks that someone in another process waits for this key, by the number of its lock.
 CREATE FUNCTION want(locks bigint[]) RETURNS void LANGUAGE sql VOLATILE
 SET search_path FROM CURRENT AS $$
