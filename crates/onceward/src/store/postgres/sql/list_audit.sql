@@ -14,5 +14,6 @@ WHERE tenant = $3
     AND ($7::bigint IS NULL OR at >= $7)
     AND ($8::bigint IS NULL OR at < $8)
     AND (NOT $9::boolean OR xact < pg_snapshot_xmin(pg_current_snapshot()))
-ORDER BY xact, id
+-- The column, not the text of the same name that is shown: 10 comes after 9.
+ORDER BY audit.xact, id
 LIMIT $10

@@ -7,4 +7,4 @@ SELECT
     id, at, tenant, action, subject, key_hash, payload_hash, version_before, version_after, fence,
     actor, request_id, correlation_id, detail, xact::text
 FROM places CROSS JOIN LATERAL audit_at(places.tenants, places.xacts, places.ids) AS found
-ORDER BY xact, id
+ORDER BY found.xact, id
