@@ -35,6 +35,9 @@ const STEPS: &[Step] = &[
 /// The servers that the tests talk to.
 const SERVICES: &[&str] = &["postgres", "redis"];
 
+/// The tests that drive the reference services.
+const SERVICE_SUITES: &[&str] = &["planning"];
+
 /// Where the library's examples are.
 const EXAMPLES: &str = "crates/onceward/examples";
 
@@ -203,12 +206,11 @@ fn test(run: &mut Run) -> Result<()> {
     run.start_services()?;
     let mut command = shell::cargo(&["test", "--workspace", "--all-features", "--no-fail-fast"])?;
     shell::run(command.envs(run.environment.iter().map(|(name, url)| (name, url))))?;
-    // The planning service runs on any store, unchanged: its suite once more, on Postgres.
-    let planning = ["test", "--workspace", "--all-features", "--test", "planning"];
-    let mut again = shell::cargo(&planning)?;
-    let postgres = run.environment.iter().find(|(name, _)| *name == "ONCEWARD_TEST_POSTGRES_URL");
-    let (_, url) = postgres.context("Postgres is among the services")?;
-    shell::run(again.env("ONCEWARD_TEST_PLANNING_POSTGRES_URL", url))
+    // The reference services run on any store, unchanged: their suites once more, on Postgres.
+    let mut again = shell::cargo(&["test", "--workspace", "--all-features"])?;
+    again.args(SERVICE_SUITES.iter().flat_map(|suite| ["--test", suite]));
+    again.envs(run.environment.iter().map(|(name, url)| (name, url)));
+    shell::run(again.env("ONCEWARD_TEST_SERVICES_ON", "postgres"))
 }
 
 fn examples(_: &mut Run) -> Result<()> {

@@ -9,6 +9,8 @@ pub mod cache;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod engine;
+#[cfg(feature = "events")]
+pub mod events;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod store;

@@ -1,30 +1,32 @@
 //! `onceward demo`: the reference services on one store, with traffic to watch.
 //!
-//! The tokens of its principals are public, so it listens on loopback only. Services, listeners and
-//! workers are started here and brought to their end here; what a service does is in the crate
-//! `onceward-reference`.
+//! The tokens of its principals are public, so it listens on loopback only. Listeners and workers
+//! are started here and brought to their end here. Each service has a folder of its own that makes
+//! an [`Offer`] of it: what to serve, what to run beside, what to tell. What a service does is in
+//! the crate `onceward-reference`.
 
+mod planning;
 mod tally;
-mod traffic;
+mod users;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
+use futures_util::future::BoxFuture;
 use onceward::engine::Engine;
-use onceward::worker::Worker;
-use onceward_reference::planning::{Options, Planning};
-use onceward_reference::principals;
+use onceward::http::Door;
+use onceward::worker::{Builder, Worker};
+use onceward_reference::principals::{self, Principal};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::admin::{
-    self, AdminOptions, AdminState, Health, Principal, Principals, Reach, new_token,
-};
+use crate::admin::{self, AdminOptions, AdminState, Health, Principals, Reach, new_token};
 use crate::cli::{Common, Demo, DemoService};
 use crate::commands::serve::{Signals, announce};
 use crate::failure::Failure;
@@ -36,13 +38,14 @@ use crate::logs::{self, LogLevel};
 use crate::metrics::Metrics;
 use crate::open::{Access, StoreUrl};
 use crate::output::Out;
+use crate::upkeep::Upkeep;
 use tally::Tally;
-use traffic::Traffic;
 
 /// The operator's token; public, as everything here.
 const OPERATOR_TOKEN: &str = "demo-operator";
-/// Resources that the response cache keeps, on a store that this process has to itself.
-const CACHED_MAX: usize = 10_000;
+/// How long audit entries are kept, and how often too old ones are looked for.
+const AUDIT_TIMES: (Duration, Duration) =
+    (Duration::from_secs(365 * 86_400), Duration::from_secs(3_600));
 /// How long jobs that run have to end when the demo ends.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -66,6 +69,42 @@ pub(crate) async fn demo(common: &Common, args: &Demo, out: &Out) -> Result<(), 
     logs::flush();
     served?;
     Ok(closed?)
+}
+
+/// What a service is made from.
+struct Setup {
+    engine: Engine,
+    /// Who may call: the demo's principals and the users of the traffic.
+    principals: Vec<Principal>,
+    /// Counts what the traffic does.
+    tally: Arc<Tally>,
+    /// Whether no other process writes to the store.
+    alone: bool,
+}
+
+/// A service, ready to be served.
+struct Offer {
+    /// Its name on the command line and in the ready file.
+    name: &'static str,
+    router: Router,
+    /// Where its writes come in: closed first when the demo ends.
+    doors: Vec<Arc<Door>>,
+    /// Does its jobs.
+    worker: Option<Builder>,
+    /// Its users, for as long as the demo runs.
+    traffic: BoxFuture<'static, ()>,
+    /// What people are told; `{listen}` and `{admin}` stand for the addresses.
+    welcome: &'static str,
+}
+
+/// The services that were asked for.
+async fn offers(which: DemoService, setup: &Setup) -> Result<Vec<Offer>, Failure> {
+    let wants = |service| which == service || which == DemoService::All;
+    let mut offers = Vec::new();
+    if wants(DemoService::Planning) {
+        offers.push(planning::offer(setup).await?);
+    }
+    Ok(offers)
 }
 
 fn check(args: &Demo) -> Result<(), Failure> {
@@ -99,120 +138,171 @@ async fn run(
 ) -> Result<(), Failure> {
     let tally = Arc::new(Tally::default());
     let mut known = principals::demo();
-    known.extend(traffic::principals()?);
+    known.extend(users::principals()?);
     // Another process may write to a store that is not a file of ours.
-    let alone = !matches!(engine.capabilities().name, "postgres");
-    let options =
-        Options { principals: known.clone(), cached_max: if alone { CACHED_MAX } else { 0 } };
-    let planning = Planning::open(engine.clone(), options).await?;
-    let servers = Servers::start(url, &planning, args).await?;
-    let worker = start_worker(&planning, &tally)?;
+    let alone = matches!(engine.capabilities().name, "sqlite" | "memory");
+    let setup = Setup { engine: engine.clone(), principals: known, tally: tally.clone(), alone };
+    let mut offers = offers(args.service, &setup).await?;
+    let servers = Servers::start(url, engine, &offers, args).await?;
+    let mut workers = Vec::new();
+    for builder in offers.iter_mut().filter_map(|offer| offer.worker.take()) {
+        workers.push(start_worker(builder, &tally)?);
+    }
     if let Some(path) = &args.ready_file {
         ready::write_json(path, &servers.told(args.service))?;
     }
-    servers.welcome(url, args, out)?;
-    let traffic = (!args.no_traffic).then(|| {
-        let traffic = Traffic::new(&planning, &known, tally.clone());
-        [tokio::spawn(traffic.run()), tokio::spawn(tally::show(tally, out.shows_progress()))]
-    });
+    servers.welcome(url, args, &offers, out)?;
+    let (doors, traffic): (Vec<_>, Vec<_>) =
+        offers.into_iter().map(|offer| (offer.doors, offer.traffic)).unzip();
+    let mut users: Vec<JoinHandle<()>> = Vec::new();
+    if !args.no_traffic {
+        users.extend(traffic.into_iter().map(tokio::spawn));
+        users.push(tokio::spawn(tally::show(tally, out.shows_progress())));
+    }
     signals.next().await;
     tracing::info!("told to stop: draining");
-    traffic.iter().flatten().for_each(JoinHandle::abort);
-    servers.drain(&planning).await;
-    worker.drain(DRAIN_WITHIN).await;
+    users.iter().for_each(JoinHandle::abort);
+    servers.drain(&doors.concat()).await;
+    for worker in workers {
+        worker.drain(DRAIN_WITHIN).await;
+    }
     Ok(())
 }
 
-fn start_worker(planning: &Planning, tally: &Arc<Tally>) -> Result<Worker, Failure> {
+fn start_worker(builder: Builder, tally: &Arc<Tally>) -> Result<Worker, Failure> {
     let tally = tally.clone();
-    let worker = planning.worker().on_event(move |event| tally.job(event));
+    let worker = builder.on_event(move |event| tally.job(event));
     worker.start().map_err(|error| Failure::failed("worker", error.to_string()))
 }
 
-/// The listeners.
+/// The listeners: one per service, and the control API.
 struct Servers {
-    listen: String,
+    /// Names and addresses, the first one's at `--listen`.
+    services: Vec<(&'static str, String)>,
     admin: String,
     health: Arc<Health>,
     stop: watch::Sender<bool>,
-    tasks: [JoinHandle<()>; 2],
+    tasks: Vec<JoinHandle<()>>,
+    _upkeep: Upkeep,
 }
 
 impl Servers {
-    async fn start(url: &StoreUrl, planning: &Planning, args: &Demo) -> Result<Self, Failure> {
-        let data = Listener::bind("--listen", args.listen, None).await?;
+    async fn start(
+        url: &StoreUrl,
+        engine: &Engine,
+        offers: &[Offer],
+        args: &Demo,
+    ) -> Result<Self, Failure> {
         let control = Listener::bind("--admin", args.admin, None).await?;
-        let (listen, admin) = (data.url(), control.url());
-        let engine = planning.engine();
+        let admin = control.url();
         let metrics = Arc::new(Metrics::new(engine.capabilities().name, false));
         let health = Arc::new(Health::default());
+        let secret = Secret::load(None, engine).await?;
         let state = AdminState::new(AdminOptions {
             engine: engine.clone(),
-            secret: Secret::load(None, engine).await?.derive("permits"),
+            secret: secret.derive("permits"),
             principals: operators(url, &admin)?,
             metrics: metrics.clone(),
             health: health.clone(),
-            door: Some(planning.door().clone()),
+            door: offers.iter().flat_map(|offer| &offer.doors).next().cloned(),
             open_metrics: false,
         });
-        let watching = from_fn_with_state(Arc::new(Watch::new(metrics)), watched);
-        let router = planning.router().layer(watching);
+        let upkeep = Upkeep::of_audit(engine, secret.seal_key(), &metrics, AUDIT_TIMES);
+        let watch = Arc::new(Watch::new(metrics));
         let (stop, stopped) = watch::channel(false);
         let until = |mut stopped: watch::Receiver<bool>| async move {
             // The sender lives as long as the servers.
             let _ = stopped.wait_for(|stopped| *stopped).await;
         };
-        let (closing, ending) = (until(stopped.clone()), until(stopped));
-        let tasks = [
-            tokio::spawn(async move {
-                admin::serve_router(data.into_socket(), &router, closing, || {}).await;
-            }),
-            tokio::spawn(admin::serve(control.into_socket(), state, ending)),
-        ];
-        Ok(Self { listen, admin, health, stop, tasks })
+        let ending = until(stopped.clone());
+        let mut tasks = vec![tokio::spawn(admin::serve(control.into_socket(), state, ending))];
+        let mut services = Vec::new();
+        for (offer, address) in offers.iter().zip(addresses(args)) {
+            let listener = Listener::bind("--listen", address, None).await?;
+            services.push((offer.name, listener.url()));
+            let router = offer.router.clone().layer(from_fn_with_state(watch.clone(), watched));
+            let closing = until(stopped.clone());
+            tasks.push(tokio::spawn(async move {
+                admin::serve_router(listener.into_socket(), &router, closing, || {}).await;
+            }));
+        }
+        Ok(Self { services, admin, health, stop, tasks, _upkeep: upkeep })
     }
 
     /// No new connections and claims; what runs comes to its end.
-    async fn drain(self, planning: &Planning) {
+    async fn drain(self, doors: &[Arc<Door>]) {
         self.health.drain();
-        planning.door().drain().close();
+        doors.iter().for_each(|door| door.drain().close());
         self.stop.send_replace(true);
         for task in self.tasks {
             // A server that broke off has nothing left to wait for.
             let _ = task.await;
         }
-        planning.door().drain().finished().await;
+        for door in doors {
+            door.drain().finished().await;
+        }
     }
 
     /// What programs are told.
     fn told(&self, service: DemoService) -> serde_json::Value {
-        let pid = std::process::id();
-        let mut told = json!({ "listen": self.listen, "admin": self.admin, "pid": pid });
+        let listen = self.services.first().map_or("", |(_, url)| url);
+        let mut told = json!({ "listen": listen, "admin": self.admin, "pid": std::process::id() });
         if service == DemoService::All {
-            told["services"] = json!({ "planning": self.listen });
+            let services = self.services.iter().map(|(name, url)| (*name, json!(url)));
+            told["services"] = serde_json::Value::Object(
+                services.map(|(name, url)| (name.to_string(), url)).collect(),
+            );
         }
         told
     }
 
     /// What people are told.
-    fn welcome(&self, url: &StoreUrl, args: &Demo, out: &Out) -> Result<(), Failure> {
+    fn welcome(
+        &self,
+        url: &StoreUrl,
+        args: &Demo,
+        offers: &[Offer],
+        out: &Out,
+    ) -> Result<(), Failure> {
         if out.is_json() {
             return out.print_json(&self.told(args.service));
         }
-        let text = include_str!("welcome.txt")
-            .replace("{listen}", &self.listen)
-            .replace("{admin}", &self.admin)
-            .replace("{store}", &url.shown());
+        let mut text = String::new();
+        for (name, listen) in &self.services {
+            text += &format!("{name:<16} {listen}\n");
+        }
+        text += &format!("{:<16} {}\n{:<16} {}\n", "control API", self.admin, "store", url.shown());
+        for (offer, (_, listen)) in offers.iter().zip(&self.services) {
+            text += "\n";
+            text += &offer.welcome.replace("{listen}", listen).replace("{admin}", &self.admin);
+        }
+        text += include_str!("welcome.txt").replace("{admin}", &self.admin).as_str();
         out.print(&text)
     }
 }
 
+/// Where the services listen: the first at `--listen`, the others behind `--admin` or, like port 0,
+/// wherever there is room.
+fn addresses(args: &Demo) -> impl Iterator<Item = SocketAddr> {
+    let (first, admin) = (args.listen, args.admin);
+    let others = (1..).map(move |n: u16| {
+        let port = match first.port() {
+            0 => 0,
+            _ => admin.port().max(first.port()).checked_add(n).unwrap_or(0),
+        };
+        SocketAddr::new(first.ip(), port)
+    });
+    std::iter::once(first).chain(others)
+}
+
 /// Who may use the control API: everyone who reads this file, and commands on the same store.
 fn operators(url: &StoreUrl, admin: &str) -> Result<Principals, Failure> {
-    let mut principals = vec![Principal::with_token("operator", Reach::Operator, OPERATOR_TOKEN)];
+    let operator =
+        |name: &str, token: &str| admin::Principal::with_token(name, Reach::Operator, token);
+    let mut principals = vec![operator("operator", OPERATOR_TOKEN)];
     if let StoreUrl::Sqlite(path) = url {
         let token = new_token().map_err(|why| Failure::usage("admin.token", why))?;
-        principals.push(Principal::with_token("command line", Reach::Operator, &token));
+        principals.push(operator("command line", &token));
         announce(path, admin, token)?;
     }
     Ok(Principals::new(principals))

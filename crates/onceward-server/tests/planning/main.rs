@@ -3,7 +3,12 @@
 //! One test per sentence of the contract that speaks of HTTP, with its number in its name; where
 //! the others are tested is written in `docs/planning.md`.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's helpers may fail the test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test's helpers may fail the test"
+)]
 
 mod audits;
 mod crash;
@@ -13,6 +18,8 @@ mod process;
 mod races;
 mod reads;
 mod roles;
+#[path = "../support/service.rs"]
+mod service;
 mod versions;
 mod walk;
 mod world;

@@ -14,13 +14,13 @@ use http::{Method, Request};
 use http_body_util::BodyExt;
 use onceward::engine::Take;
 use onceward_reference::planning::{Planning, SUMMARY};
-use onceward_reference::principals::{ORGANISATION_TRAFFIC, Principal, Role};
+use onceward_reference::principals::{ORGANISATION_TRAFFIC, Principal};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use super::tally::Tally;
+use super::super::tally::Tally;
+use super::super::users;
 use crate::admin::new_token;
-use crate::failure::Failure;
 
 /// Pause between two things that the users do.
 const PAUSE: Duration = Duration::from_millis(150);
@@ -30,17 +30,6 @@ const KILL_EVERY: u64 = 80;
 const DOOMED_WITHIN: Duration = Duration::from_secs(10);
 /// Rounds that one project is worked on.
 const ROUNDS: u64 = 40;
-
-/// The users; their tokens are made anew for each run.
-pub(super) fn principals() -> Result<Vec<Principal>, Failure> {
-    ["actor-x", "actor-y"]
-        .into_iter()
-        .map(|actor| {
-            let token = new_token().map_err(|why| Failure::failed("demo.token", why))?;
-            Ok(Principal::new(&token, ORGANISATION_TRAFFIC, actor, Role::Editor))
-        })
-        .collect()
-}
 
 /// What the users know.
 pub(super) struct Traffic {
@@ -61,8 +50,7 @@ struct Known {
 
 impl Traffic {
     pub(super) fn new(planning: &Planning, known: &[Principal], tally: Arc<Tally>) -> Self {
-        let users = known.iter().filter(|user| user.organisation == ORGANISATION_TRAFFIC);
-        let tokens = users.map(|user| user.token.clone()).collect();
+        let tokens = users::tokens(known);
         let run = new_token().unwrap_or_default();
         let router = planning.router();
         Self { planning: planning.clone(), router, tokens, tally, keys: 0, run }
