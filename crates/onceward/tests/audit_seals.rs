@@ -17,6 +17,8 @@ use onceward::store::{
     StoreFuture,
 };
 use onceward::testing::harness::{Harness, MemoryHarness, START};
+#[cfg(feature = "postgres")]
+use support::postgres::PostgresHarness;
 use support::sqlite::SqliteHarness;
 
 fn key() -> SealKey {
@@ -45,10 +47,12 @@ impl Bed<'_> {
     }
 
     async fn verified(&self) -> Verified {
+        self.harness.settle().await.unwrap();
         verify(&self.engine, &key(), None, |_| ()).await.unwrap()
     }
 
     async fn seal(&self) -> u64 {
+        self.harness.settle().await.unwrap();
         let report = self.sealer.pass().await.unwrap();
         assert_eq!((report.elsewhere, report.broken), (false, 0));
         report.sealed
@@ -216,6 +220,15 @@ async fn entries_are_sealed_and_verified_in_sqlite() {
     segments_fill_up_and_old_ones_are_dropped(&SqliteHarness::default()).await;
     two_sealers_and_a_dead_one_link_everything_once(&SqliteHarness::default()).await;
     forged_and_removed_seals_are_found(&SqliteHarness::default()).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_are_sealed_and_verified_in_postgres() {
+    what_is_written_is_sealed_and_verified(&PostgresHarness::default()).await;
+    segments_fill_up_and_old_ones_are_dropped(&PostgresHarness::default()).await;
+    two_sealers_and_a_dead_one_link_everything_once(&PostgresHarness::default()).await;
+    forged_and_removed_seals_are_found(&PostgresHarness::default()).await;
 }
 
 /// A statement, and what is wrong after it.
