@@ -3,7 +3,6 @@
 //! Roles are looked up at every request, also before a replay (B06): whoever loses one loses it at
 //! once. Only an admin gives roles away.
 
-use axum::extract::Path;
 use onceward::engine::{Engine, EngineError};
 use onceward::http::Caller;
 use serde_json::json;
@@ -11,6 +10,7 @@ use uuid::Uuid;
 
 use super::command::Command;
 use super::fields;
+use super::id::Id;
 use super::problem::{Answer, Problem};
 use super::resource::{Kind, Resource, given, subject};
 use crate::principals::{Principal, Role};
@@ -32,7 +32,7 @@ pub(super) async fn create_collaborator(mut command: Command) -> Answer {
 }
 
 /// `PATCH /v1/collaborators/{id}`. The door has made sure that an admin asks.
-pub(super) async fn patch_collaborator(Path(id): Path<String>, mut command: Command) -> Answer {
+pub(super) async fn patch_collaborator(Id(id): Id, mut command: Command) -> Answer {
     let mut collaborator = command.load(Kind::Collaborator, &id).await?;
     collaborator.merge(&command.body);
     fields::check(&collaborator)?;
