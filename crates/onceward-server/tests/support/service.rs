@@ -95,9 +95,21 @@ impl Service {
         store: &str,
         variables: &[(&str, &str)],
     ) -> Self {
+        let place = ("127.0.0.1:0", store);
+        Self::spawn_at(name, folder, arguments, place, variables)
+    }
+
+    /// With these arguments, at this address.
+    pub(crate) fn spawn_at(
+        name: &'static str,
+        folder: PathBuf,
+        arguments: &[&str],
+        (listen, store): (&str, &str),
+        variables: &[(&str, &str)],
+    ) -> Self {
         let mut command = command(&folder, arguments);
         command.envs(variables.iter().copied()).args(["--store", store]);
-        command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.args(["--listen", listen, "--admin", "127.0.0.1:0"]);
         command.args(["--ready-file", "ready.json"]);
         let said = std::fs::File::create(folder.join("stderr.txt")).unwrap();
         let mut child = command.stdout(Stdio::piped()).stderr(said).spawn().unwrap();
@@ -138,6 +150,11 @@ impl Service {
         let mut rest = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
         self.child.wait().unwrap().code()
+    }
+
+    /// The URL of its store.
+    pub(crate) fn store_url(&self) -> &str {
+        &self.store
     }
 
     /// What it said on standard error so far.
