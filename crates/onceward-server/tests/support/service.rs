@@ -3,6 +3,7 @@
 //! On SQLite, unless `ONCEWARD_TEST_SERVICES_ON` says `postgres`: then every test has a database of
 //! its own on the server that `ONCEWARD_TEST_POSTGRES_URL` names, and fails where it can't be had.
 //! A suite includes this file by its path and adds calls of its own in an `impl Service`.
+#![allow(dead_code, reason = "each suite uses a part of it")]
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -49,7 +50,14 @@ pub(crate) fn is_shared() -> bool {
 
 /// The store of a test: empty, and its own.
 fn store(name: &str, test: &str, folder: &Path) -> String {
-    let Some(server) = postgres() else { return format!("sqlite:{name}.db") };
+    match postgres() {
+        Some(server) => database(&server, name, test, folder),
+        None => format!("sqlite:{name}.db"),
+    }
+}
+
+/// An empty database on this server.
+fn database(server: &str, name: &str, test: &str, folder: &Path) -> String {
     let (server, _) = server.rsplit_once('/').unwrap();
     let database = format!("{name}_{test}_{}", std::process::id());
     let made = Command::new("psql")
@@ -70,6 +78,17 @@ impl Service {
         std::fs::create_dir_all(&folder).unwrap();
         let store = store(name, test, &folder);
         Self::spawn_with(name, folder, &["demo", name, "--no-traffic"], &store, variables)
+    }
+
+    /// A service by its name, on an empty database, whatever the run is on.
+    pub(crate) fn start_on_postgres(name: &'static str, test: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{test}"));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let server = std::env::var("ONCEWARD_TEST_POSTGRES_URL");
+        let server = server.expect("ONCEWARD_TEST_POSTGRES_URL: this test is about Postgres");
+        let store = database(&server, name, test, &folder);
+        Self::spawn_with(name, folder, &["demo", name, "--no-traffic"], &store, &[])
     }
 
     /// Anew, on the store that is there.
