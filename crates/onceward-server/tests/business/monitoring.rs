@@ -29,7 +29,8 @@ async fn e07_everything_that_the_seed_counts_is_counted() {
     assert_eq!(service.metric(&format!("onceward_replays_total{{{hold}}}")).await, 1.0);
     assert_eq!(service.metric(&format!("onceward_conflicts_total{{{link}}}")).await, 2.0);
     assert_eq!(service.metric(&format!("onceward_key_errors_total{{{link}}}")).await, 1.0);
-    assert_eq!(service.metric("onceward_sweeps_total").await, 1.0);
+    // The service's own worker has swept too, if it was quick.
+    assert!(service.metric("onceward_sweeps_total").await >= 1.0);
     let (hits, misses) = ("onceward_cache_hits_total", "onceward_cache_misses_total");
     let looked = service.metric(hits).await + service.metric(misses).await;
     assert_eq!(looked, 9.0, "each request that has a key is looked for");

@@ -57,10 +57,11 @@ impl Traffic {
     /// A double click: the same form twice at once, without a key. The times at which it was sent
     /// differ, and don't count.
     async fn book(&self, round: u64) {
+        let (day, hour) = (1 + round % 28, 8 + round % 9);
         let form = |click: u64| {
             json!({
                 "customer_info": { "name": customer(round), "phone": phone(round) },
-                "requested_time": format!("2031-03-{:02}T{:02}:00:00Z", 1 + round % 28, 8 + round % 9),
+                "requested_time": format!("2031-03-{day:02}T{hour:02}:00:00Z"),
                 "service": "Boiler check",
                 "visit": format!("{}-{round}", self.run),
                 "timestamp": format!("2031-01-01T00:00:00.{click:03}Z"),
