@@ -17,6 +17,7 @@ use crate::config::flags::Flags;
 use crate::export::Format;
 use crate::failure::Failure;
 use crate::logs::{LogFormat, LogLevel};
+use crate::report::args::Report;
 use crate::times::Moment;
 
 /// Items of one page when `--limit` is not given.
@@ -136,6 +137,8 @@ pub(crate) enum Command {
     /// Searches the audit entries.
     #[command(subcommand, arg_required_else_help = true)]
     Audit(Audit),
+    /// Tells who uses keys, how often they conflict, and how long they are kept.
+    Report(Report),
     /// Drops outcomes past their retention and keys past their remembrance.
     Sweep,
     /// Makes the store's tables, or brings them to the version of this program.

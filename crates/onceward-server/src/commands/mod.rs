@@ -8,6 +8,7 @@ pub(crate) mod generate;
 pub(crate) mod jobs;
 pub(crate) mod keys;
 mod migrate;
+mod report;
 pub(crate) mod serve;
 mod spinner;
 mod sweep;
@@ -77,6 +78,7 @@ async fn directly(
         Command::Audit(Audit::Verify { tenant }) => {
             audit::verify(url, tenant.as_deref(), common, out).await
         }
+        Command::Report(args) => report::report(url, args, out).await,
         Command::Sweep => sweep::sweep(url, common.shared_cache()?.as_ref(), out).await,
         Command::Migrate => migrate::migrate(url, out).await,
         Command::Bench(Bench::Store(args)) => bench::store(url, args, out).await,

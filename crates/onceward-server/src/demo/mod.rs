@@ -5,6 +5,7 @@
 //! an [`Offer`] of it: what to serve, what to run beside, what to tell. What a service does is in
 //! the crate `onceward-reference`.
 
+mod business;
 mod planning;
 mod tally;
 mod users;
@@ -63,8 +64,10 @@ pub(crate) async fn demo(common: &Common, args: &Demo, out: &Out) -> Result<(), 
         ready::clear(path)?;
     }
     let url = StoreUrl::parse(&common.store_url()?)?;
-    let engine = Engine::new(url.open(Access::Create).await?);
-    let served = run(&url, &engine, args, out, &mut signals).await;
+    let store = url.open(Access::Create).await?;
+    let metrics = Arc::new(Metrics::new(store.capabilities().name, false));
+    let engine = Engine::new(metrics.watching(store));
+    let served = run(&url, (&engine, &metrics), args, out, &mut signals).await;
     let closed = engine.close().await;
     logs::flush();
     served?;
@@ -104,18 +107,21 @@ async fn offers(which: DemoService, setup: &Setup) -> Result<Vec<Offer>, Failure
     if wants(DemoService::Planning) {
         offers.push(planning::offer(setup).await?);
     }
+    if wants(DemoService::Business) {
+        offers.push(business::offer(setup)?);
+    }
     Ok(offers)
 }
 
 fn check(args: &Demo) -> Result<(), Failure> {
     let missing = match args.service {
-        DemoService::Planning | DemoService::All => None,
+        DemoService::Planning | DemoService::Business | DemoService::All => None,
         DemoService::Measurements => Some("measurements"),
-        DemoService::Business => Some("business"),
         DemoService::Ontology => Some("ontology"),
     };
     if let Some(name) = missing {
-        let message = format!("this version has no {name} service yet: it has planning");
+        let message =
+            format!("this version has no {name} service yet: it has planning and business");
         return Err(Failure::usage("demo.missing", message));
     }
     let public = |flag: &str, address: SocketAddr| {
@@ -131,7 +137,7 @@ fn check(args: &Demo) -> Result<(), Failure> {
 
 async fn run(
     url: &StoreUrl,
-    engine: &Engine,
+    (engine, metrics): (&Engine, &Arc<Metrics>),
     args: &Demo,
     out: &Out,
     signals: &mut Signals,
@@ -143,7 +149,7 @@ async fn run(
     let alone = matches!(engine.capabilities().name, "sqlite" | "memory");
     let setup = Setup { engine: engine.clone(), principals: known, tally: tally.clone(), alone };
     let mut offers = offers(args.service, &setup).await?;
-    let servers = Servers::start(url, engine, &offers, args).await?;
+    let servers = Servers::start(url, (engine, metrics), &offers, args).await?;
     let mut workers = Vec::new();
     for builder in offers.iter_mut().filter_map(|offer| offer.worker.take()) {
         workers.push(start_worker(builder, &tally)?);
@@ -189,13 +195,12 @@ struct Servers {
 impl Servers {
     async fn start(
         url: &StoreUrl,
-        engine: &Engine,
+        (engine, metrics): (&Engine, &Arc<Metrics>),
         offers: &[Offer],
         args: &Demo,
     ) -> Result<Self, Failure> {
         let control = Listener::bind("--admin", args.admin, None).await?;
         let admin = control.url();
-        let metrics = Arc::new(Metrics::new(engine.capabilities().name, false));
         let health = Arc::new(Health::default());
         let secret = Secret::load(None, engine).await?;
         let state = AdminState::new(AdminOptions {
@@ -207,8 +212,8 @@ impl Servers {
             door: offers.iter().flat_map(|offer| &offer.doors).next().cloned(),
             open_metrics: false,
         });
-        let upkeep = Upkeep::of_audit(engine, secret.seal_key(), &metrics, AUDIT_TIMES);
-        let watch = Arc::new(Watch::new(metrics));
+        let upkeep = Upkeep::of_audit(engine, secret.seal_key(), metrics, AUDIT_TIMES);
+        let watch = Arc::new(Watch::new(metrics.clone()));
         let (stop, stopped) = watch::channel(false);
         let until = |mut stopped: watch::Receiver<bool>| async move {
             // The sender lives as long as the servers.

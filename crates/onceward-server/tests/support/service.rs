@@ -3,6 +3,7 @@
 //! On SQLite, unless `ONCEWARD_TEST_SERVICES_ON` says `postgres`: then every test has a database of
 //! its own on the server that `ONCEWARD_TEST_POSTGRES_URL` names, and fails where it can't be had.
 //! A suite includes this file by its path and adds calls of its own in an `impl Service`.
+#![allow(dead_code, reason = "each suite uses a part of it")]
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -49,7 +50,14 @@ pub(crate) fn is_shared() -> bool {
 
 /// The store of a test: empty, and its own.
 fn store(name: &str, test: &str, folder: &Path) -> String {
-    let Some(server) = postgres() else { return format!("sqlite:{name}.db") };
+    match postgres() {
+        Some(server) => database(&server, name, test, folder),
+        None => format!("sqlite:{name}.db"),
+    }
+}
+
+/// An empty database on this server.
+fn database(server: &str, name: &str, test: &str, folder: &Path) -> String {
     let (server, _) = server.rsplit_once('/').unwrap();
     let database = format!("{name}_{test}_{}", std::process::id());
     let made = Command::new("psql")
@@ -70,6 +78,17 @@ impl Service {
         std::fs::create_dir_all(&folder).unwrap();
         let store = store(name, test, &folder);
         Self::spawn_with(name, folder, &["demo", name, "--no-traffic"], &store, variables)
+    }
+
+    /// A service by its name, on an empty database, whatever the run is on.
+    pub(crate) fn start_on_postgres(name: &'static str, test: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{test}"));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let server = std::env::var("ONCEWARD_TEST_POSTGRES_URL");
+        let server = server.expect("ONCEWARD_TEST_POSTGRES_URL: this test is about Postgres");
+        let store = database(&server, name, test, &folder);
+        Self::spawn_with(name, folder, &["demo", name, "--no-traffic"], &store, &[])
     }
 
     /// Anew, on the store that is there.
@@ -95,9 +114,21 @@ impl Service {
         store: &str,
         variables: &[(&str, &str)],
     ) -> Self {
+        let place = ("127.0.0.1:0", store);
+        Self::spawn_at(name, folder, arguments, place, variables)
+    }
+
+    /// With these arguments, at this address.
+    pub(crate) fn spawn_at(
+        name: &'static str,
+        folder: PathBuf,
+        arguments: &[&str],
+        (listen, store): (&str, &str),
+        variables: &[(&str, &str)],
+    ) -> Self {
         let mut command = command(&folder, arguments);
         command.envs(variables.iter().copied()).args(["--store", store]);
-        command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.args(["--listen", listen, "--admin", "127.0.0.1:0"]);
         command.args(["--ready-file", "ready.json"]);
         let said = std::fs::File::create(folder.join("stderr.txt")).unwrap();
         let mut child = command.stdout(Stdio::piped()).stderr(said).spawn().unwrap();
@@ -138,6 +169,11 @@ impl Service {
         let mut rest = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
         self.child.wait().unwrap().code()
+    }
+
+    /// The URL of its store.
+    pub(crate) fn store_url(&self) -> &str {
+        &self.store
     }
 
     /// What it said on standard error so far.

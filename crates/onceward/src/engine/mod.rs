@@ -38,7 +38,7 @@ pub use options::EngineOptions;
 #[cfg(feature = "sqlite")]
 pub use own::OwnSqlError;
 pub use queues::{STORE_SPACE_PREFIX, STORE_TENANT};
-pub use sweep::SweepReport;
+pub use sweep::{SweepCounts, SweepReport};
 
 use std::fmt;
 use std::sync::Arc;
@@ -76,6 +76,7 @@ struct Inner {
     places: jobs::Places,
     rounds: Arc<fair::Rounds>,
     notes: notes::Notes,
+    sweeps: sweep::Sweeps,
     options: EngineOptions,
     tokens: Tokens,
     heard: Clockwork,
@@ -109,6 +110,7 @@ impl Engine {
             places: jobs::Places::default(),
             rounds,
             notes: notes::Notes::default(),
+            sweeps: sweep::Sweeps::default(),
             options,
             tokens: Tokens::new(),
             heard: Clockwork::default(),

@@ -23,7 +23,7 @@ use onceward_core::record::Record;
 use tower_service::Service;
 
 use super::admit::Admitted;
-use super::answer::{is_stream, said_again, spoken};
+use super::answer::{is_stream, mark_anew, said_again, spoken};
 use super::body::{Body, BoxError, Buffered, Resumed, buffer};
 use super::door::{Door, no_answer};
 use super::etag::ETag;
@@ -225,7 +225,7 @@ impl OneCommit<'_> {
             // It is committed: what becomes of the note changes nothing.
             let original = Original::of(record);
             let _ = self.door.note(Noted::Expired, original, self.admitted).await;
-            self.policy.dialect.speaker().mark_expired(response.headers_mut());
+            mark_anew(&mut response, self.policy);
         }
         response
     }

@@ -32,6 +32,7 @@ pub mod memory;
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+pub mod timed;
 
 use std::fmt;
 use std::future::Future;
