@@ -27,6 +27,8 @@
 //! - Stored bytes that were changed behind our back are refused as corrupt, never returned.
 
 pub mod clock;
+#[cfg(feature = "dynamodb")]
+pub mod dynamodb;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
