@@ -1,18 +1,18 @@
 //! How the test kit opens DynamoDB stores: each in a table of its own, on a clock that tests move.
 //!
 //! Runs only against the server that `ONCEWARD_TEST_DYNAMODB_URL` names, and fails without it. The
-//! clock starts at the machine's date: a server that collects garbage does so by its own.
+//! server collects garbage by its own date, which is not the tests', so it is told not to.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onceward::core::key::Key;
-use onceward::core::stamp::At;
 use onceward::store::clock::{ManualClock, StoreClock};
 use onceward::store::dynamodb::{DynamoDbOptions, DynamoDbStore};
 use onceward::store::{Store, StoreError, StoreFuture};
-use onceward::testing::harness::{Damage, Harness};
+use onceward::testing::harness::{Damage, Harness, START};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Mutex;
 
 /// Opens DynamoDB stores.
@@ -69,7 +69,6 @@ pub(crate) async fn request(target: &str, body: String) -> Result<String, StoreE
          aws4_request, SignedHeaders=host, Signature=00\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     stream.write_all(format!("{head}{body}").as_bytes()).await.map_err(failed)?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.map_err(failed)?;
@@ -81,8 +80,13 @@ impl Place {
     async fn new() -> Result<Self, StoreError> {
         let options = own_table();
         DynamoDbStore::migrate(&options).await?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
-        let (clock, hand) = StoreClock::manual(At(u64::try_from(now).unwrap()));
+        let keep = format!(
+            r#"{{"TableName":"{}","TimeToLiveSpecification":
+            {{"AttributeName":"ttl","Enabled":false}}}}"#,
+            options.table
+        );
+        request("UpdateTimeToLive", keep).await?;
+        let (clock, hand) = StoreClock::manual(START);
         let store = DynamoDbStore::connect_with_clock(&options, clock.clone()).await?;
         Ok(Self { options, store: Arc::new(store), clock, hand })
     }

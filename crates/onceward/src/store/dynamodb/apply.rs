@@ -41,8 +41,8 @@ pub(super) async fn commit(table: &Table, batch: &Batch) -> Result<Answer, Store
 
 async fn send(table: &Table, plan: &Plan) -> Result<(), Failure> {
     match plan.ops.as_slice() {
-        [op] if !op.is_check() => table.write(op).await,
-        ops => table.write_together(ops, &bodies::random_name()).await,
+        [op] if !op.is_check() => table.write_signed(op, plan.signed).await,
+        ops => table.write_together(ops, &bodies::random_name(), plan.signed).await,
     }
 }
 

@@ -156,8 +156,8 @@ pub(super) async fn read(
 
 /// Removes the parts that an item once referred to and does not any more.
 ///
-/// Parts are listed before the item is read: one that was referred to then and is not now will
-/// never be again. Those that still have a `ttl` belong to somebody's write that is under way.
+/// Each in a transaction that looks at both: a part without a `ttl` that its owner does not refer to
+/// at the same instant never will be again. Those that have one belong to a write under way.
 pub(super) async fn tidy(table: &Table, tenant: &str, owner: &Place) -> Result<(), Failure> {
     let query = Query {
         partition: names::bodies(tenant, owner),
@@ -179,12 +179,38 @@ pub(super) async fn tidy(table: &Table, tenant: &str, owner: &Place) -> Result<(
     }
     for part in found {
         let place = rows::place(&part)?;
-        let id = place.sk.split('#').next().unwrap_or_default();
-        if !live.contains(&id) {
-            table.drop_item(&place).await?;
+        let id = place.sk.split('#').next().unwrap_or_default().to_string();
+        if live.contains(&id.as_str()) {
+            continue;
+        }
+        let (ops, name) = ([unreferred(owner, &id), dropped(place)], random_name());
+        match again(|| table.write_together(&ops, &name, None)).await {
+            // Somebody refers to it after all, or was faster.
+            Ok(()) | Err(Failure::Condition) => {}
+            Err(failure) => return Err(failure),
         }
     }
     Ok(())
+}
+
+/// A look at an item that must not refer to a body.
+fn unreferred(owner: &Place, id: &str) -> Op {
+    let mut look = Op::at(owner.clone());
+    for name in rows::BODIES {
+        look.require(|op| {
+            let at = op.name(&format!("{name}_at"));
+            let id = op.value(text(&format!("{id} ")));
+            format!("attribute_not_exists({at}) OR NOT begins_with({at}, {id})")
+        });
+    }
+    look
+}
+
+/// A part that goes, unless a write under way still may come to refer to it.
+fn dropped(place: Place) -> Op {
+    let mut part = Op::delete(place);
+    part.require(|op| format!("attribute_not_exists({})", op.name("ttl")));
+    part
 }
 
 /// Whose parts the large details of a tenant's audit entries are: an entry has no place of its own

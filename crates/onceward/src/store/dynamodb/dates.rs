@@ -8,7 +8,7 @@
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_sdk_dynamodb::config::interceptors::BeforeDeserializationInterceptorContextRef;
 use aws_sdk_dynamodb::config::{ConfigBag, Intercept, RuntimeComponents};
@@ -64,6 +64,12 @@ impl Dates {
                 At(u64::try_from(wall.as_millis()).unwrap_or_default())
             }
         }
+    }
+
+    /// The store's now, to sign a request with. None on a test's clock: then the machine's is used.
+    pub(super) fn signing(&self) -> Option<SystemTime> {
+        let now = self.manual.is_none().then(|| self.now())?;
+        UNIX_EPOCH.checked_add(Duration::from_millis(now.0))
     }
 
     /// Learns from the date of an answer that has just come.

@@ -250,7 +250,7 @@ mod tests {
                 mark(&subject),
                 entry(column, 1),
                 pruned(column),
-                super::token(column, Token(7)),
+                token(column, Token(7)),
                 counter(column, 1),
                 body_part(&bodies(column, &record(&key)), "x", 0),
             ];

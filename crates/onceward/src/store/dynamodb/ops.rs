@@ -7,7 +7,9 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodb::error::BuildError;
 use aws_sdk_dynamodb::primitives::Blob;
-use aws_sdk_dynamodb::types::{AttributeValue, ConditionCheck, Put, TransactWriteItem, Update};
+use aws_sdk_dynamodb::types::{
+    AttributeValue, ConditionCheck, Delete, Put, TransactWriteItem, Update,
+};
 
 use super::super::StoreError;
 use super::failure::Failure;
@@ -46,6 +48,8 @@ enum What {
     Update,
     /// It is written as a whole.
     Put(Item),
+    /// It is removed.
+    Delete,
 }
 
 /// One item's part of a write.
@@ -86,6 +90,11 @@ impl Op {
     pub(super) fn put(place: Place, mut item: Item) -> Self {
         item.extend(key_of(&place));
         Self { what: What::Put(item), ..Self::at(place) }
+    }
+
+    /// Removes an item.
+    pub(super) fn delete(place: Place) -> Self {
+        Self { what: What::Delete, ..Self::at(place) }
     }
 
     /// The placeholder of an attribute's name: many of our names are DynamoDB's own words.
@@ -139,7 +148,7 @@ impl Op {
     pub(super) fn whole(&self) -> Option<&Item> {
         match &self.what {
             What::Put(item) => Some(item),
-            What::Check | What::Update => None,
+            What::Check | What::Update | What::Delete => None,
         }
     }
 
@@ -187,6 +196,16 @@ impl Op {
                     .table_name(table)
                     .set_key(Some(key_of(&self.place)))
                     .update_expression(self.update())
+                    .set_condition_expression(self.condition())
+                    .set_expression_attribute_names(self.names())
+                    .set_expression_attribute_values(self.values())
+                    .build()
+                    .map_err(incomplete)?,
+            ),
+            What::Delete => item.delete(
+                Delete::builder()
+                    .table_name(table)
+                    .set_key(Some(key_of(&self.place)))
                     .set_condition_expression(self.condition())
                     .set_expression_attribute_names(self.names())
                     .set_expression_attribute_values(self.values())

@@ -6,6 +6,7 @@
 //! over the position that the batch itself asks for. A token is written once.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::SystemTime;
 
 use futures_util::future::{try_join, try_join_all};
 use onceward_core::batch::{Batch, Condition, Witness, Write};
@@ -32,6 +33,8 @@ const TENANTS_MAX: usize = 100_000;
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) now: At,
+    /// When it is signed: before anything was drawn or read for it.
+    pub(super) signed: Option<SystemTime>,
     pub(super) ops: Vec<Op>,
     /// Stamps of the first record that is put.
     pub(super) first: Option<(Rev, Option<Fence>)>,
@@ -52,7 +55,7 @@ struct Known {
 impl Plan {
     /// Reads and draws what the batch needs, writes its large bodies, and puts it together.
     pub(super) async fn make(table: &Table, batch: &Batch) -> Result<Self, Failure> {
-        let now = table.dates.now();
+        let (now, signed) = (table.dates.now(), table.dates.signing());
         let before = async { try_join(announce(table, batch), read_marks(table, batch)).await };
         let counters = counters(batch);
         let drawn = draw(table, &counters, now);
@@ -60,8 +63,8 @@ impl Plan {
         let ((((), marks), numbers), (bodies, prunes)) =
             try_join(try_join(before, drawn), aside).await?;
         let known = Known { numbers, marks, bodies, prunes };
-        let mut plan =
-            Self { now, ops: Vec::new(), first: None, untidy: Vec::new(), pruned: Vec::new() };
+        let (ops, untidy, pruned) = (Vec::new(), Vec::new(), Vec::new());
+        let mut plan = Self { now, signed, ops, first: None, untidy, pruned };
         plan.compose(batch, known)?;
         if plan.ops.len() > TRANSACTION_MAX {
             let bound = format!("at most {TRANSACTION_MAX} on DynamoDB");

@@ -62,6 +62,8 @@ async fn found(
     payload: bool,
 ) -> Result<Option<Found>, Failure> {
     let Some(record) = rows::read_record(item, key.clone())? else { return Ok(None) };
+    // What this process writes from now on is stamped above what it has seen.
+    table.dates.saw(record.rev.0 >> names::STAMP_SHARD_BITS);
     let owner = names::record(key);
     let owner = (key.tenant_column(), &owner);
     let outcome = bodies::read(table, owner, item, "outcome").await?;

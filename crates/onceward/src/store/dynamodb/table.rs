@@ -6,9 +6,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::{Builder, Config};
 use aws_sdk_dynamodb::types::{AttributeValue, Get, ReturnValue, TransactGetItem};
+use aws_smithy_async::time::StaticTimeSource;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::super::StoreError;
@@ -60,6 +63,14 @@ pub(super) enum Range {
     From(String),
     /// From here to there.
     Between(String, String),
+}
+
+/// What changes of the client's settings for a request that is signed as of an instant.
+fn as_of(signed: Option<SystemTime>) -> Builder {
+    match signed {
+        Some(signed) => Config::builder().time_source(StaticTimeSource::new(signed)),
+        None => Config::builder(),
+    }
 }
 
 /// What a request found, and where the next one goes on.
@@ -148,6 +159,16 @@ impl Table {
 
     /// Writes one item. Not tried again: that is for whoever knows what a repetition would do.
     pub(super) async fn write(&self, op: &Op) -> Result<(), Failure> {
+        self.write_signed(op, None).await
+    }
+
+    /// As [`Table::write`], signed as of an instant: DynamoDB takes no request that was signed long
+    /// ago, so what is drawn or read before then is not used much later, whatever held us up.
+    pub(super) async fn write_signed(
+        &self,
+        op: &Op,
+        signed: Option<SystemTime>,
+    ) -> Result<(), Failure> {
         let _room = self.enter().await?;
         if let Some(whole) = op.whole() {
             let request = self.client.put_item().table_name(&self.name);
@@ -156,22 +177,18 @@ impl Table {
                 .set_condition_expression(op.condition())
                 .set_expression_attribute_names(op.names())
                 .set_expression_attribute_values(op.values());
+            let request = request.customize().config_override(as_of(signed));
             return request.send().await.map(drop).map_err(sort);
         }
-        self.update(op, ReturnValue::None).await.map(drop)
-    }
-
-    /// Changes one item and gives back what was asked for of it.
-    async fn update(&self, op: &Op, back: ReturnValue) -> Result<Option<Item>, Failure> {
         let request = self.client.update_item().table_name(&self.name);
         let request = request
             .set_key(Some(key_of(&op.place)))
             .update_expression(op.update())
             .set_condition_expression(op.condition())
             .set_expression_attribute_names(op.names())
-            .set_expression_attribute_values(op.values())
-            .return_values(back);
-        request.send().await.map(|answer| answer.attributes).map_err(sort)
+            .set_expression_attribute_values(op.values());
+        let request = request.customize().config_override(as_of(signed));
+        request.send().await.map(drop).map_err(sort)
     }
 
     /// Adds to a number of an item and gives it back.
@@ -192,12 +209,18 @@ impl Table {
 
     /// Writes items together, under a name that lets DynamoDB know the request again for ten
     /// minutes. The batch's own token is what tells after that.
-    pub(super) async fn write_together(&self, ops: &[Op], name: &str) -> Result<(), Failure> {
+    pub(super) async fn write_together(
+        &self,
+        ops: &[Op],
+        name: &str,
+        signed: Option<SystemTime>,
+    ) -> Result<(), Failure> {
         let items = ops.iter().map(|op| op.in_transaction(&self.name));
         let items = items.collect::<Result<Vec<_>, _>>()?;
         let _room = self.enter().await?;
         let request = self.client.transact_write_items().set_transact_items(Some(items));
-        request.client_request_token(name).send().await.map(drop).map_err(sort)
+        let request = request.client_request_token(name).customize();
+        request.config_override(as_of(signed)).send().await.map(drop).map_err(sort)
     }
 
     /// Removes an item that nobody refers to.
