@@ -9,12 +9,15 @@ use axum::response::{IntoResponse, Response};
 use http::header::IF_MATCH;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
-use onceward::http::{Code, Dialect, Refusal, names};
+use onceward::http::{Code, Dialect, Refusal, Served, names};
 use uuid::Uuid;
 
 use super::Planning;
 use super::cache::Fresh;
+use super::people;
 
+/// Where collaborators are made: the one write whose body decides which role it takes.
+const COLLABORATORS: &str = "/v1/collaborators";
 /// Longest id of a request that is passed on.
 const ID_BYTES_MAX: usize = 128;
 
@@ -56,7 +59,14 @@ pub(super) async fn enter(
 async fn write(planning: Planning, request: Request, next: Next) -> Response {
     let cache = planning.cache();
     let writing = cache.writing(request.uri().path());
-    let mut response = next.run(request).await;
+    let (head, body) = request.into_parts();
+    let asked = (head.uri.path() == COLLABORATORS).then(|| head.clone());
+    let mut response = next.run(Request::from_parts(head, body)).await;
+    if let Some(head) = asked
+        && response.extensions().get::<Served>().is_some_and(|served| served.verdict == "replay")
+    {
+        response = people::replayed(&planning, &head, response).await;
+    }
     // Refused and replayed writes bring nothing fresh.
     match response.extensions_mut().remove::<Fresh>() {
         Some(fresh) if response.status().is_success() => cache.fill(fresh),

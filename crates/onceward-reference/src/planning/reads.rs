@@ -2,7 +2,7 @@
 //!
 //! Reads don't pass the layer, so who asks, how often and in which role is looked at here.
 
-use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::extract::{FromRequestParts, Query, State};
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue};
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::Planning;
+use super::id::Id;
 use super::problem::{Answer, Problem};
 use super::resource::{Kind, Resource, subject};
 use super::{assignments, missions, people};
@@ -142,7 +143,7 @@ pub(super) async fn project(
     State(planning): State<Planning>,
     reader: Reader,
     preconditions: Preconditions,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Answer {
     show(&planning, &reader, &preconditions, (Kind::Project, &id)).await
 }
@@ -152,7 +153,7 @@ pub(super) async fn mission(
     State(planning): State<Planning>,
     reader: Reader,
     preconditions: Preconditions,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Answer {
     show(&planning, &reader, &preconditions, (Kind::Mission, &id)).await
 }
@@ -162,7 +163,7 @@ pub(super) async fn assignment(
     State(planning): State<Planning>,
     reader: Reader,
     preconditions: Preconditions,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Answer {
     show(&planning, &reader, &preconditions, (Kind::Assignment, &id)).await
 }
@@ -172,7 +173,7 @@ pub(super) async fn collaborator(
     State(planning): State<Planning>,
     reader: Reader,
     preconditions: Preconditions,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Answer {
     show(&planning, &reader, &preconditions, (Kind::Collaborator, &id)).await
 }
@@ -255,7 +256,7 @@ pub(super) async fn missions_of_project(
     reader: Reader,
     preconditions: Preconditions,
     page: Page,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Answer {
     find(&planning, &reader, Kind::Project, &id).await?.ok_or_else(Problem::not_found)?;
     let of = (missions::OF_PROJECT, id.as_str(), Kind::Mission);
@@ -268,7 +269,7 @@ pub(super) async fn assignments_of_mission(
     reader: Reader,
     preconditions: Preconditions,
     page: Page,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Answer {
     find(&planning, &reader, Kind::Mission, &id).await?.ok_or_else(Problem::not_found)?;
     let of = (assignments::OF_MISSION, id.as_str(), Kind::Assignment);
