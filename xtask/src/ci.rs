@@ -33,7 +33,7 @@ const STEPS: &[Step] = &[
 ];
 
 /// The servers that the tests talk to.
-const SERVICES: &[&str] = &["postgres", "redis"];
+const SERVICES: &[&str] = &["postgres", "redis", "dynamodb"];
 
 /// The tests that drive the reference services.
 const SERVICE_SUITES: &[&str] = &["planning", "business"];

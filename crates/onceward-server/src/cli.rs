@@ -45,8 +45,8 @@ pub(crate) struct Common {
     #[arg(help_heading = "Common options")]
     pub(crate) config: Option<PathBuf>,
 
-    /// The store: `sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`. Default: what the
-    /// configuration says, otherwise `sqlite:onceward.db`.
+    /// The store: `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, `dynamodb://REGION/TABLE` or
+    /// `memory:`. Default: what the configuration says, otherwise `sqlite:onceward.db`.
     #[arg(long, global = true, value_name = "URL", env = "ONCEWARD_STORE", hide_env_values = true)]
     #[arg(help_heading = "Common options")]
     pub(crate) store: Option<String>,

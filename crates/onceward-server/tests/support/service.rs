@@ -1,7 +1,8 @@
 //! A running reference service (`onceward demo …`) and calls to it: for the suites that drive one.
 //!
-//! On SQLite, unless `ONCEWARD_TEST_SERVICES_ON` says `postgres`: then every test has a database of
-//! its own on the server that `ONCEWARD_TEST_POSTGRES_URL` names, and fails where it can't be had.
+//! On SQLite, unless `ONCEWARD_TEST_SERVICES_ON` says `postgres` or `dynamodb`: then every test has a
+//! database, or a table, of its own on the server that `ONCEWARD_TEST_POSTGRES_URL` or
+//! `ONCEWARD_TEST_DYNAMODB_URL` names, and fails where it can't be had.
 //! A suite includes this file by its path and adds calls of its own in an `impl Service`.
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
@@ -36,35 +37,51 @@ pub(crate) struct Service {
     store: String,
 }
 
-/// The server that the run is to be on, if it is not SQLite.
-fn postgres() -> Option<String> {
+/// The store that the run is to be on, if it is not SQLite, and its server.
+fn server() -> Option<(String, String)> {
     let on = std::env::var("ONCEWARD_TEST_SERVICES_ON").ok()?;
-    assert_eq!(on, "postgres", "ONCEWARD_TEST_SERVICES_ON names a store that this suite knows");
-    Some(std::env::var("ONCEWARD_TEST_POSTGRES_URL").expect("ONCEWARD_TEST_POSTGRES_URL"))
+    let variable = match on.as_str() {
+        "postgres" => "ONCEWARD_TEST_POSTGRES_URL",
+        "dynamodb" => "ONCEWARD_TEST_DYNAMODB_URL",
+        other => panic!("ONCEWARD_TEST_SERVICES_ON={other}: postgres or dynamodb is meant"),
+    };
+    let url = std::env::var(variable).unwrap_or_else(|_| panic!("{variable} names no server"));
+    Some((on, url))
 }
 
 /// Whether other processes may write to the store: then nothing is cached.
 pub(crate) fn is_shared() -> bool {
-    postgres().is_some()
+    server().is_some()
 }
 
 /// The store of a test: empty, and its own.
 fn store(name: &str, test: &str, folder: &Path) -> String {
-    match postgres() {
-        Some(server) => database(&server, name, test, folder),
+    match server() {
         None => format!("sqlite:{name}.db"),
+        Some((on, server)) if on == "dynamodb" => {
+            let table = own_name(name, test);
+            migrated(format!("dynamodb://eu-central-1/{table}?endpoint={server}"), folder)
+        }
+        Some((_, server)) => database(&server, name, test, folder),
     }
 }
 
-/// An empty database on this server.
+/// An empty database on a Postgres server.
 fn database(server: &str, name: &str, test: &str, folder: &Path) -> String {
     let (server, _) = server.rsplit_once('/').unwrap();
-    let database = format!("{name}_{test}_{}", std::process::id());
+    let database = own_name(name, test);
     let made = Command::new("psql")
         .args([&format!("{server}/postgres"), "-qc", &format!("CREATE DATABASE {database}")])
         .status();
     assert!(made.unwrap().success(), "a database of its own on {server}");
-    let store = format!("{server}/{database}");
+    migrated(format!("{server}/{database}"), folder)
+}
+
+fn own_name(name: &str, test: &str) -> String {
+    format!("{name}_{test}_{}", std::process::id())
+}
+
+fn migrated(store: String, folder: &Path) -> String {
     let migrated = command(folder, &["migrate", "--store", &store]).output().unwrap();
     assert!(migrated.status.success(), "{migrated:?}");
     store
