@@ -195,7 +195,7 @@ impl Metrics {
             shared: Mutex::default(),
         };
         metrics.register();
-        metrics.store_errors.get_or_create(&StoreLabels { store, code: "store.unavailable" });
+        let _begun = metrics.store_errors.get_or_create(&StoreLabels { store, code: "store.unavailable" });
         metrics
     }
 
