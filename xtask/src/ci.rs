@@ -36,7 +36,7 @@ const STEPS: &[Step] = &[
 const SERVICES: &[&str] = &["postgres", "redis"];
 
 /// The tests that drive the reference services.
-const SERVICE_SUITES: &[&str] = &["planning"];
+const SERVICE_SUITES: &[&str] = &["planning", "measurements"];
 
 /// Where the library's examples are.
 const EXAMPLES: &str = "crates/onceward/examples";

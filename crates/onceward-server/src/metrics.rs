@@ -219,6 +219,11 @@ impl Metrics {
         registry.register("audit_dropped", help, self.audit_dropped.clone());
     }
 
+    /// Adds what a service counts for itself, under names of its own.
+    pub(crate) fn add(&mut self, register: impl Fn(&mut Registry)) {
+        register(&mut self.registry);
+    }
+
     /// The endpoint of this name: a route's template, never a concrete path.
     pub(crate) fn endpoint(&self, name: &str) -> Endpoint {
         Endpoint(EndpointLabels { endpoint: known(&self.names, name) })
