@@ -1,5 +1,5 @@
 //! Whether the replay cache and the store tell the same (D09): the store is the truth, and a cache
-//! that differs from it is a fault to be heard of. Looked at with every answer from the cache, which
+//! that differs from it is a fault to be heard of. Looked at with every answer from the cache: it
 //! has an audit entry to write anyway.
 
 use axum::body::{Body, to_bytes};

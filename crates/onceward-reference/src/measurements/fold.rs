@@ -2,8 +2,8 @@
 //!
 //! The fold judges each by what was seen and by what the ones before it make of that. A commit
 //! takes as many as a batch holds; when someone else was first, nothing of it is written, and what
-//! is left is looked at and folded again. Refusals need no such care: last timestamps only rise, and
-//! a document never changes.
+//! is left is looked at and folded again. Refusals need no such care: last timestamps only rise,
+//! and a document never changes.
 
 use std::collections::HashMap;
 use std::time::Instant;

@@ -1,8 +1,8 @@
 //! `onceward backfill measurements FILE`: takes in what was measured before there were keys.
 //!
-//! NDJSON, a measurement per line. Lines are taken in by their ids, a chunk at a time, so that a run
-//! that was killed is simply run again. Bad lines are told with their numbers, and the others are
-//! taken in all the same.
+//! NDJSON, a measurement per line. Lines are taken in by their ids, a chunk at a time, so that a
+//! run that was killed is simply run again. Bad lines are told with their numbers, and the others
+//! are taken in all the same.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

@@ -103,7 +103,7 @@ struct Offer {
     welcome: &'static str,
     /// Adds what it counts to the metrics.
     counts: Option<Box<dyn Fn(&mut Registry) + Send + Sync>>,
-    /// How many days it wants audit entries kept. The store has one audit: the shortest wish counts.
+    /// How many days it wants audit entries kept. The store has one audit: the shortest counts.
     audit_days: Option<u32>,
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::world::{ORGANISATION_A, Service, at, measurement, submit};
+use super::world::{NOON, ORGANISATION_A, Service, at, measurement, submit};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d01_d12_same_measurement_submitted_twice_gets_the_stored_result() {
@@ -99,8 +99,8 @@ async fn d02_weights_are_decimal_and_rounded_half_up() {
     .enumerate()
     {
         let body = format!(
-            r#"{{"measurement_id":"w{n}","weight":{weight},"unit":"{unit}","timestamp":"{}","source":"s"}}"#,
-            at(0)
+            r#"{{"measurement_id":"w{n}","weight":{weight},"unit":"{unit}","timestamp":"{NOON}",
+                "source":"s"}}"#
         );
         let made = submit("ada", &json!(null)).raw(&body).send(&service).await.must_be(201);
         let text = String::from_utf8(made.body.to_vec()).unwrap();

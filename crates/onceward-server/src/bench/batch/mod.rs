@@ -1,4 +1,4 @@
-//! `onceward bench batch`: measurements in batches beside one by one, and with checks beside without.
+//! `onceward bench batch`: measurements in batches beside one by one, and checks beside none.
 //!
 //! The measurements service on a durable store, over HTTP on loopback; the load comes from a thread
 //! of its own. What is compared alternates in short rounds. Without checks the same request still
@@ -29,8 +29,8 @@ use server::Server;
 /// Measurements of a batch.
 const BATCH: u64 = 1_000;
 
-/// How to measure batches. SQLite is measured in a temporary folder beside the `--store` path, which
-/// itself is not touched; Postgres in a schema of its own, removed at the end.
+/// How to measure batches. SQLite is measured in a temporary folder beside the `--store` path,
+/// which itself is not touched; Postgres in a schema of its own, removed at the end.
 #[derive(Debug, Args)]
 pub(crate) struct BenchBatch {
     /// How long each part is measured, in seconds.

@@ -1,4 +1,4 @@
-//! Where a bench of batches keeps its stores: in a folder beside the file, or in a schema of its own.
+//! Where a bench of batches keeps its stores: in a folder beside the file, or in a schema.
 
 use std::path::{Path, PathBuf};
 

@@ -132,7 +132,8 @@ impl Sender {
         let seconds = i64::try_from(START_S + n).unwrap_or_default();
         let at = jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
         format!(
-            r#""measurement_id":"{}-{n:08}","weight":{}.{:02},"unit":"kg","timestamp":"{at}","source":"scale""#,
+            "\"measurement_id\":\"{}-{n:08}\",\"weight\":{}.{:02},\"unit\":\"kg\",\
+             \"timestamp\":\"{at}\",\"source\":\"scale\"",
             self.name,
             50 + n % 80,
             n % 100
