@@ -36,7 +36,7 @@ const STEPS: &[Step] = &[
 const SERVICES: &[&str] = &["postgres", "redis", "dynamodb"];
 
 /// The tests that drive the reference services.
-const SERVICE_SUITES: &[&str] = &["planning", "business"];
+const SERVICE_SUITES: &[&str] = &["planning", "measurements", "business"];
 
 /// Where the library's examples are.
 const EXAMPLES: &str = "crates/onceward/examples";

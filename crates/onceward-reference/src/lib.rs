@@ -4,5 +4,9 @@
 //! Listeners, flags and files are the binary's business, not this crate's.
 
 pub mod business;
+mod csv;
+mod ids;
+pub mod measurements;
+mod paging;
 pub mod planning;
 pub mod principals;

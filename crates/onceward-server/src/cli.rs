@@ -11,7 +11,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use onceward_core::key::Key;
 use onceward_core::record::State;
 
+use crate::bench::batch::BenchBatch;
 use crate::cache::SharedCache;
+use crate::commands::backfill::Backfill;
 use crate::config::Config;
 use crate::config::flags::Flags;
 use crate::export::Format;
@@ -146,6 +148,9 @@ pub(crate) enum Command {
     /// Measures, beside baselines measured in the same run.
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Bench),
+    /// Takes in what came before there were keys.
+    #[command(subcommand, arg_required_else_help = true)]
+    Backfill(Backfill),
     /// Prints the description of the control API (OpenAPI 3.1).
     Openapi,
     /// Tells what a configuration comes to, or prints one to begin with.
@@ -507,6 +512,8 @@ pub(crate) enum Bench {
     Http(BenchHttp),
     /// Jobs from enqueue to done, with a handler that does nothing.
     Jobs(BenchJobs),
+    /// Measurements in batches beside one by one, and with checks beside without.
+    Batch(BenchBatch),
 }
 
 /// How to measure a store. SQLite is measured in a temporary folder beside the `--store` path,

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use onceward::engine::{NoteCounts, SweepCounts};
@@ -89,7 +89,7 @@ pub(crate) struct Answered {
 /// Everything that is counted. Share one.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    registry: Registry,
+    registry: RwLock<Registry>,
     store: &'static str,
     per_tenant: bool,
     names: Mutex<HashSet<Name>>,
@@ -163,7 +163,7 @@ impl Metrics {
     /// For this store; with a counter per tenant only if that was asked for.
     pub(crate) fn new(store: &'static str, per_tenant: bool) -> Self {
         let mut metrics = Self {
-            registry: Registry::with_prefix("onceward"),
+            registry: RwLock::new(Registry::with_prefix("onceward")),
             store,
             per_tenant,
             names: Mutex::default(),
@@ -195,12 +195,13 @@ impl Metrics {
             shared: Mutex::default(),
         };
         metrics.register();
-        let _begun = metrics.store_errors.get_or_create(&StoreLabels { store, code: "store.unavailable" });
+        let _begun =
+            metrics.store_errors.get_or_create(&StoreLabels { store, code: "store.unavailable" });
         metrics
     }
 
     fn register(&mut self) {
-        let registry = &mut self.registry;
+        let registry = self.registry.get_mut().unwrap_or_else(PoisonError::into_inner);
         registry.register("requests", "Answered requests", self.requests.clone());
         registry.register("claims", "Claims by verdict", self.claims.clone());
         registry.register("replays", "Answers that were replayed", self.replays.clone());
@@ -252,6 +253,11 @@ impl Metrics {
         registry.register("audit_sealed", help, self.audit_sealed.clone());
         let help = "Audit entries that this process dropped, past their retention";
         registry.register("audit_dropped", help, self.audit_dropped.clone());
+    }
+
+    /// Adds what a service counts for itself, under names of its own.
+    pub(crate) fn add(&self, register: impl Fn(&mut Registry)) {
+        register(&mut self.registry.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The endpoint of this name: a route's template, never a concrete path. What is counted of it
@@ -401,7 +407,8 @@ impl Metrics {
         self.waiters.set(i64::try_from(waiting).unwrap_or(i64::MAX));
         let mut text = String::new();
         // Writing into a string can't fail.
-        let _ = encode(&mut text, &self.registry);
+        let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
+        let _ = encode(&mut text, &registry);
         text
     }
 }

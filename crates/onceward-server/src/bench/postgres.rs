@@ -74,7 +74,7 @@ pub(crate) async fn beside(url: &str, schema: &str, plan: &Plan, out: &Out) -> R
     out.print_json(&json!({ "per_second": per_second }))
 }
 
-async fn connect(url: &str) -> Result<Client, Failure> {
+pub(crate) async fn connect(url: &str) -> Result<Client, Failure> {
     // Our own parameter is not one of Postgres' client.
     let url = match url.split_once('?') {
         Some((place, query)) => {
@@ -89,7 +89,7 @@ async fn connect(url: &str) -> Result<Client, Failure> {
     Ok(client)
 }
 
-fn failed(error: &tokio_postgres::Error) -> Failure {
+pub(crate) fn failed(error: &tokio_postgres::Error) -> Failure {
     let why = error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string);
     Failure::failed("bench.postgres", format!("a bare statement failed: {why}"))
 }

@@ -2,6 +2,7 @@
 //! closes what it opened, also when it failed.
 
 pub(crate) mod audit;
+pub(crate) mod backfill;
 pub(crate) mod config;
 pub(crate) mod dead;
 pub(crate) mod generate;
@@ -81,9 +82,11 @@ async fn directly(
         Command::Report(args) => report::report(url, args, out).await,
         Command::Sweep => sweep::sweep(url, common.shared_cache()?.as_ref(), out).await,
         Command::Migrate => migrate::migrate(url, out).await,
+        Command::Backfill(args) => backfill::run(args, url, out).await,
         Command::Bench(Bench::Store(args)) => bench::store(url, args, out).await,
         Command::Bench(Bench::Http(args)) => bench::http(url, args, out).await,
         Command::Bench(Bench::Jobs(args)) => bench::jobs(url, args, out).await,
+        Command::Bench(Bench::Batch(args)) => bench::batch::run(url, args, out).await,
         // These need no store and are run before one is looked for.
         Command::Serve(_)
         | Command::Demo(_)

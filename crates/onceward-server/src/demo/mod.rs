@@ -6,11 +6,13 @@
 //! the crate `onceward-reference`.
 
 mod business;
+pub(crate) mod measurements;
 mod planning;
 mod tally;
 mod users;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +25,7 @@ use onceward::engine::Engine;
 use onceward::http::Door;
 use onceward::worker::{Builder, Worker};
 use onceward_reference::principals::{self, Principal};
+use prometheus_client::registry::Registry;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -44,9 +47,10 @@ use tally::Tally;
 
 /// The operator's token; public, as everything here.
 const OPERATOR_TOKEN: &str = "demo-operator";
-/// How long audit entries are kept, and how often too old ones are looked for.
-const AUDIT_TIMES: (Duration, Duration) =
-    (Duration::from_secs(365 * 86_400), Duration::from_secs(3_600));
+/// How many days audit entries are kept where no service says, and how often too old ones are
+/// looked for.
+const AUDIT_DAYS: u32 = 365;
+const AUDIT_LOOK_EVERY: Duration = Duration::from_secs(3_600);
 /// How long jobs that run have to end when the demo ends.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -83,6 +87,8 @@ struct Setup {
     tally: Arc<Tally>,
     /// Whether no other process writes to the store.
     alone: bool,
+    /// The store's file, where it is one.
+    file: Option<PathBuf>,
 }
 
 /// A service, ready to be served.
@@ -98,6 +104,10 @@ struct Offer {
     traffic: BoxFuture<'static, ()>,
     /// What people are told; `{listen}` and `{admin}` stand for the addresses.
     welcome: &'static str,
+    /// Adds what it counts to the metrics.
+    counts: Option<Box<dyn Fn(&mut Registry) + Send + Sync>>,
+    /// How many days it wants audit entries kept. The store has one audit: the shortest counts.
+    audit_days: Option<u32>,
 }
 
 /// The services that were asked for.
@@ -107,6 +117,9 @@ async fn offers(which: DemoService, setup: &Setup) -> Result<Vec<Offer>, Failure
     if wants(DemoService::Planning) {
         offers.push(planning::offer(setup).await?);
     }
+    if wants(DemoService::Measurements) {
+        offers.push(measurements::offer(setup)?);
+    }
     if wants(DemoService::Business) {
         offers.push(business::offer(setup)?);
     }
@@ -115,13 +128,14 @@ async fn offers(which: DemoService, setup: &Setup) -> Result<Vec<Offer>, Failure
 
 fn check(args: &Demo) -> Result<(), Failure> {
     let missing = match args.service {
-        DemoService::Planning | DemoService::Business | DemoService::All => None,
-        DemoService::Measurements => Some("measurements"),
+        DemoService::Planning
+        | DemoService::Measurements
+        | DemoService::Business
+        | DemoService::All => None,
         DemoService::Ontology => Some("ontology"),
     };
     if let Some(name) = missing {
-        let message =
-            format!("this version has no {name} service yet: it has planning and business");
+        let message = format!("this version has no {name} service yet: it has planning");
         return Err(Failure::usage("demo.missing", message));
     }
     let public = |flag: &str, address: SocketAddr| {
@@ -147,7 +161,9 @@ async fn run(
     known.extend(users::principals()?);
     // Another process may write to a store that is not a file of ours.
     let alone = matches!(engine.capabilities().name, "sqlite" | "memory");
-    let setup = Setup { engine: engine.clone(), principals: known, tally: tally.clone(), alone };
+    let file = if let StoreUrl::Sqlite(path) = url { Some(path.clone()) } else { None };
+    let (engine_of, tally_of) = (engine.clone(), tally.clone());
+    let setup = Setup { engine: engine_of, principals: known, tally: tally_of, alone, file };
     let mut offers = offers(args.service, &setup).await?;
     let servers = Servers::start(url, (engine, metrics), &offers, args).await?;
     let mut workers = Vec::new();
@@ -201,6 +217,7 @@ impl Servers {
     ) -> Result<Self, Failure> {
         let control = Listener::bind("--admin", args.admin, None).await?;
         let admin = control.url();
+        offers.iter().filter_map(|offer| offer.counts.as_ref()).for_each(|add| metrics.add(add));
         let health = Arc::new(Health::default());
         let secret = Secret::load(None, engine).await?;
         let state = AdminState::new(AdminOptions {
@@ -212,7 +229,9 @@ impl Servers {
             door: offers.iter().flat_map(|offer| &offer.doors).next().cloned(),
             open_metrics: false,
         });
-        let upkeep = Upkeep::of_audit(engine, secret.seal_key(), metrics, AUDIT_TIMES);
+        let days = offers.iter().filter_map(|offer| offer.audit_days).min().unwrap_or(AUDIT_DAYS);
+        let times = (Duration::from_secs(u64::from(days) * 86_400), AUDIT_LOOK_EVERY);
+        let upkeep = Upkeep::of_audit(engine, secret.seal_key(), metrics, times);
         let watch = Arc::new(Watch::new(metrics.clone()));
         let (stop, stopped) = watch::channel(false);
         let until = |mut stopped: watch::Receiver<bool>| async move {

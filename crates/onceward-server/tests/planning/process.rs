@@ -15,8 +15,7 @@ fn folder(test: &str) -> std::path::PathBuf {
 fn what_is_not_there_is_said_and_the_tokens_stay_on_loopback() {
     let folder = folder("usage");
     for (arguments, told) in [
-        (&["demo", "measurements"][..], "it has planning"),
-        (&["demo", "ontology"], "it has planning"),
+        (&["demo", "ontology"][..], "it has planning"),
         (&["demo", "everything"], "possible values"),
         (&["demo", "planning", "--listen", "0.0.0.0:0"], "loopback"),
         (&["demo", "planning", "--admin", "0.0.0.0:0"], "loopback"),

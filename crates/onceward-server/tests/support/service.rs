@@ -198,6 +198,13 @@ impl Service {
         std::fs::read_to_string(self.folder.join("stderr.txt")).unwrap()
     }
 
+    /// A command on its store, in its folder; the embedded store must not be in use then.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = command(&self.folder, arguments);
+        command.args(["--store", &self.store]);
+        command
+    }
+
     /// An answer of the control API.
     pub(crate) async fn operate(&self, method: &'static str, path: &str) -> Answer {
         let call = call(method, path).by("demo-operator").keyless();

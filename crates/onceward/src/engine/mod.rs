@@ -28,7 +28,7 @@ mod turns;
 mod wait;
 
 pub use claims::OnceVerdict;
-pub use documents::{Document, Put, Seen};
+pub use documents::{Document, Put, Seen, Turn};
 #[cfg(feature = "http")]
 pub(crate) use erasures::erasures_subject;
 pub use error::EngineError;

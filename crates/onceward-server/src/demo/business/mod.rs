@@ -21,5 +21,7 @@ pub(super) fn offer(setup: &Setup) -> Result<Offer, Failure> {
         worker: Some(business.worker()),
         traffic: Box::pin(traffic.run()),
         welcome: include_str!("welcome.txt"),
+        counts: None,
+        audit_days: None,
     })
 }

@@ -24,5 +24,7 @@ pub(super) async fn offer(setup: &Setup) -> Result<Offer, Failure> {
         worker: Some(planning.worker()),
         traffic: Box::pin(traffic.run()),
         welcome: include_str!("welcome.txt"),
+        counts: None,
+        audit_days: None,
     })
 }
