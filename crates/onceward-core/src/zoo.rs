@@ -84,6 +84,14 @@ zoo! {
     PassedBeforeTurn,
     /// A rerun by hand counts its attempts from none, so that a release forgets the key.
     RerunForgets,
+    /// An object that is there after a lost answer is taken for someone else's.
+    OwnConflictTakenForAnothers,
+    /// A conflict without an object is taken for one.
+    ConflictTakenForExists,
+    /// A segment holds a number whose lower one lies nowhere yet.
+    PackedPastAGap,
+    /// A local folder's writes are not synced.
+    FolderWithoutFsync,
 }
 
 #[cfg(feature = "zoo")]

@@ -2,8 +2,8 @@
 //! engine.
 //!
 //! [`conformance`] has a case per sentence of the store contract, [`differential`] drives a store
-//! and the memory oracle with the same random steps, [`faulty`] injects faults into any store, and
-//! [`poor`] is a store that can do as little as the contract allows. A [`harness`] says how a store
+//! and the memory oracle with the same random steps, [`faulty`] injects faults into any store,
+//! [`objects`] into any object store, and [`poor`] is a store that can do as little as the contract allows. A [`harness`] says how a store
 //! is opened. [`sim`] runs many workers with every fault on one thread, from a seed; [`zoo`] plants
 //! bugs that it must catch; [`workload`] drives any store through the real engine and audits what
 //! is left; [`crash`] runs your handler in a real process and kills it. Nothing here reads the
@@ -14,6 +14,7 @@ pub mod crash;
 pub mod differential;
 pub mod faulty;
 pub mod harness;
+pub mod objects;
 pub mod poor;
 pub mod random;
 pub mod sim;
