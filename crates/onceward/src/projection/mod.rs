@@ -1,0 +1,1 @@
+//! Projections: views that are a fold of the log.
