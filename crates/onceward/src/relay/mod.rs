@@ -14,6 +14,7 @@ mod log;
 mod options;
 mod recent;
 mod run;
+mod source;
 
 pub use checkpoint::{Checkpoint, read_checkpoint};
 pub use embedded::EmbeddedLog;

@@ -27,6 +27,8 @@ use crate::worker::Stop;
 pub(crate) const ROLE: &str = "onceward.relay";
 /// Pause after something gave no answer, and between two tries to get the role.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Pause after a wait that brought nothing.
+const QUIET: Duration = Duration::from_millis(10);
 
 /// Why a relay ended.
 #[derive(Debug, thiserror::Error)]
@@ -194,6 +196,9 @@ async fn pause(shared: &Shared, time: Duration) {
 async fn publish(shared: &Shared, tenure: &Tenure) -> Result<(), LogError> {
     let mut publishing = Publishing::begin(shared, tenure).await?;
     publishing.look_back().await?;
+    // Whether the last wait ended without an event: a source that ends its waits is not asked in
+    // a hurry.
+    let mut quiet = false;
     loop {
         let told_to_stop = shared.stop.is_said();
         let events = if told_to_stop {
@@ -208,10 +213,17 @@ async fn publish(shared: &Shared, tenure: &Tenure) -> Result<(), LogError> {
         if told_to_stop {
             return Ok(());
         }
+        quiet &= events.is_empty();
         if events.is_empty() {
             let due = publishing.checkpoint_due();
             tokio::select! {
-                waited = shared.source.wait_after(publishing.acknowledged) => waited?,
+                waited = shared.source.wait_after(publishing.acknowledged) => {
+                    waited?;
+                    if quiet {
+                        pause(shared, QUIET).await;
+                    }
+                    quiet = true;
+                }
                 () = tokio::time::sleep(due) => {}
                 () = shared.stop.heard() => {}
             }
