@@ -3,9 +3,9 @@
 //! Documents and marks under their guards, jobs (the outbox) and audit entries. They join the batch
 //! that completes the key, so all of it is there or none.
 
-use super::claim::guard_condition;
+use super::claim::{add_guard, guard_condition};
 use super::job::{JobOrder, Placed, check_writable, place_job};
-use super::{Facts, Look, Verdict, judge};
+use super::{Facts, Look, Step, Verdict, judge};
 use crate::audit::{Entry, Trace};
 use crate::batch::{Batch, Write};
 use crate::fingerprint::Fingerprint;
@@ -13,6 +13,7 @@ use crate::guard::Guard;
 use crate::key::{Key, Kind, Subject, check_part};
 use crate::limits::{LimitError, MAX_PRIORITY, MAX_RETAIN_MS, in_range};
 use crate::record::{Body, Terms};
+use crate::stamp::Token;
 use crate::{Bytes, Text};
 
 /// What a handler wants committed with its outcome.
@@ -113,6 +114,26 @@ impl Effects {
         self.changes.iter().try_for_each(|change| check_writable(&change.guard.subject))?;
         self.audit.iter().try_for_each(|entry| entry.trace.validate())?;
         self.jobs.iter().try_for_each(NewJob::validate)
+    }
+}
+
+/// Decides effects that no record stands for: their order alone keeps them from happening twice.
+#[must_use]
+pub fn apply(
+    guard: &Guard,
+    effects: &Effects,
+    trace: &Trace,
+    token: Token,
+    facts: &Facts,
+) -> Step<(), Verdict> {
+    let mut batch = Batch::new(token);
+    if let Err(refused) = add_guard(&mut batch, Some(guard), facts) {
+        return Step::Answer(refused);
+    }
+    match add_effects(&mut batch, effects, trace, facts) {
+        Ok(looks) if looks.is_empty() => Step::Commit(batch, ()),
+        Ok(looks) => Step::Look(looks),
+        Err(refused) => Step::Answer(refused),
     }
 }
 
