@@ -3,5 +3,6 @@
 //! A service here uses the library as any user would: no store is touched but through the engine.
 //! Listeners, flags and files are the binary's business, not this crate's.
 
+pub mod ontology;
 pub mod planning;
 pub mod principals;

@@ -5,11 +5,13 @@
 //! an [`Offer`] of it: what to serve, what to run beside, what to tell. What a service does is in
 //! the crate `onceward-reference`.
 
+mod ontology;
 mod planning;
 mod tally;
 mod users;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,6 +82,10 @@ struct Setup {
     tally: Arc<Tally>,
     /// Whether no other process writes to the store.
     alone: bool,
+    /// Where the store is: what else a service keeps lies beside it.
+    url: StoreUrl,
+    /// Where events are kept, when it is not beside the store.
+    events: Option<PathBuf>,
 }
 
 /// A service, ready to be served.
@@ -91,6 +97,10 @@ struct Offer {
     doors: Vec<Arc<Door>>,
     /// Does its jobs.
     worker: Option<Builder>,
+    /// What it runs beside: awaited when the demo ends, after its last request.
+    drain: BoxFuture<'static, ()>,
+    /// Settings that are weaker than people expect.
+    warnings: Vec<String>,
     /// Its users, for as long as the demo runs.
     traffic: BoxFuture<'static, ()>,
     /// What people are told; `{listen}` and `{admin}` stand for the addresses.
@@ -104,18 +114,21 @@ async fn offers(which: DemoService, setup: &Setup) -> Result<Vec<Offer>, Failure
     if wants(DemoService::Planning) {
         offers.push(planning::offer(setup).await?);
     }
+    if wants(DemoService::Ontology) {
+        offers.push(ontology::offer(setup).await?);
+    }
     Ok(offers)
 }
 
 fn check(args: &Demo) -> Result<(), Failure> {
     let missing = match args.service {
-        DemoService::Planning | DemoService::All => None,
+        DemoService::Planning | DemoService::Ontology | DemoService::All => None,
         DemoService::Measurements => Some("measurements"),
         DemoService::Business => Some("business"),
-        DemoService::Ontology => Some("ontology"),
     };
     if let Some(name) = missing {
-        let message = format!("this version has no {name} service yet: it has planning");
+        let message =
+            format!("this version has no {name} service yet: it has planning and ontology");
         return Err(Failure::usage("demo.missing", message));
     }
     let public = |flag: &str, address: SocketAddr| {
@@ -141,7 +154,14 @@ async fn run(
     known.extend(users::principals()?);
     // Another process may write to a store that is not a file of ours.
     let alone = matches!(engine.capabilities().name, "sqlite" | "memory");
-    let setup = Setup { engine: engine.clone(), principals: known, tally: tally.clone(), alone };
+    let setup = Setup {
+        engine: engine.clone(),
+        principals: known,
+        tally: tally.clone(),
+        alone,
+        url: url.clone(),
+        events: args.events.clone(),
+    };
     let mut offers = offers(args.service, &setup).await?;
     let servers = Servers::start(url, engine, &offers, args).await?;
     let mut workers = Vec::new();
@@ -152,8 +172,12 @@ async fn run(
         ready::write_json(path, &servers.told(args.service))?;
     }
     servers.welcome(url, args, &offers, out)?;
-    let (doors, traffic): (Vec<_>, Vec<_>) =
-        offers.into_iter().map(|offer| (offer.doors, offer.traffic)).unzip();
+    let (mut doors, mut traffic, mut drains) = (Vec::new(), Vec::new(), Vec::new());
+    for offer in offers {
+        doors.extend(offer.doors);
+        traffic.push(offer.traffic);
+        drains.push(offer.drain);
+    }
     let mut users: Vec<JoinHandle<()>> = Vec::new();
     if !args.no_traffic {
         users.extend(traffic.into_iter().map(tokio::spawn));
@@ -162,9 +186,12 @@ async fn run(
     signals.next().await;
     tracing::info!("told to stop: draining");
     users.iter().for_each(JoinHandle::abort);
-    servers.drain(&doors.concat()).await;
+    servers.drain(&doors).await;
     for worker in workers {
         worker.drain(DRAIN_WITHIN).await;
+    }
+    for drain in drains {
+        drain.await;
     }
     Ok(())
 }
@@ -197,6 +224,10 @@ impl Servers {
         let admin = control.url();
         let metrics = Arc::new(Metrics::new(engine.capabilities().name, false));
         let health = Arc::new(Health::default());
+        for warning in offers.iter().flat_map(|offer| &offer.warnings) {
+            tracing::warn!("{warning}");
+            health.warn(warning);
+        }
         let secret = Secret::load(None, engine).await?;
         let state = AdminState::new(AdminOptions {
             engine: engine.clone(),

@@ -140,6 +140,12 @@ impl Service {
         self.child.wait().unwrap().code()
     }
 
+    /// Its store's URL.
+    #[allow(dead_code, reason = "not every suite runs commands beside the service")]
+    pub(crate) fn store(&self) -> &str {
+        &self.store
+    }
+
     /// What it said on standard error so far.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(self.folder.join("stderr.txt")).unwrap()

@@ -104,6 +104,27 @@ impl EventStore {
         self.0.current_head().await
     }
 
+    /// The place that `count` events lie behind, up to `last`.
+    ///
+    /// # Errors
+    /// As [`EventStore::read_after`].
+    pub async fn place_before(&self, last: Place, count: u64) -> Result<Place, EventsError> {
+        let mut left = count;
+        let mut number = last.segment;
+        while number > 0 {
+            let segment = self.0.segment(number).await?;
+            let up_to = segment.placed().rev().filter(|(place, _)| *place <= last);
+            for (place, _) in up_to {
+                if left == 0 {
+                    return Ok(place);
+                }
+                left -= 1;
+            }
+            number -= 1;
+        }
+        Ok(Place::default())
+    }
+
     /// Resolves when there is an event behind a place: at once in the process that wrote it, within
     /// `poll` in others. Also resolves when the event store is closed.
     pub async fn wait_after(&self, after: Place) {

@@ -23,12 +23,10 @@ const TOGETHER_MAX: u64 = 64;
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl Shared {
-    /// Brings this process and the index up to the last segment.
-    pub(super) async fn recover(&self) -> Result<(), EventsError> {
-        let counter = self.names.indexed()?;
-        let mark = self.engine.mark(&counter).await?;
+    /// Finds the last segment that is noted; what lies behind it is found by looking.
+    pub(super) async fn look_for_head(&self) -> Result<u64, EventsError> {
+        let mark = self.engine.mark(&self.names.indexed()?).await?;
         let noted = mark.map_or(0, |mark| mark.position);
-        self.objects.sync(&self.names.segment(0)).await?;
         if noted > 0 {
             let Some(last) = self.fetch(noted).await? else {
                 let path = self.names.segment(noted);
@@ -40,6 +38,14 @@ impl Shared {
             self.advance_head(last.last());
         }
         self.indexed.send_replace(noted);
+        Ok(noted)
+    }
+
+    /// Brings this process and the index up to the last segment.
+    pub(super) async fn recover(&self) -> Result<(), EventsError> {
+        let counter = self.names.indexed()?;
+        self.objects.sync(&self.names.segment(0)).await?;
+        let noted = self.look_for_head().await?;
         let mut next = noted + 1;
         while let Some(segment) = self.fetch(next).await? {
             // The store may have been set back to before these segments were written.

@@ -70,24 +70,8 @@ impl EventStore {
         objects: impl Into<Objects>,
         options: EventStoreOptions,
     ) -> Result<Self, EventsError> {
-        options.validate()?;
-        let objects = objects.into();
-        let names = Names::new(&options);
-        objects.probe(&names.probe(random_u64())).await?;
-        let (inbox, received) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared {
-            cache: Cache::new(options.cache_bytes),
-            engine,
-            objects,
-            names,
-            options,
-            head: watch::Sender::new(Place::default()),
-            indexed: watch::Sender::new(0),
-            leading: watch::Sender::new(false),
-            stage: watch::Sender::new(Stage::Open),
-            inbox,
-            tasks: std::sync::Mutex::default(),
-        });
+        let (shared, received) = Shared::new(engine, objects.into(), options)?;
+        shared.objects.probe(&shared.names.probe(random_u64())).await?;
         shared.recover().await?;
         let packer = Packer::new(shared.clone(), received);
         let tasks = vec![
@@ -96,6 +80,20 @@ impl EventStore {
             tokio::spawn(packer.run()),
         ];
         shared.tasks().extend(tasks);
+        Ok(Self(shared))
+    }
+
+    /// Opens an event store to look at it: nothing is written anywhere, and appends are refused.
+    ///
+    /// # Errors
+    /// When a store gives no answer, or the index and the segments do not belong together.
+    pub async fn open_to_read(
+        engine: Engine,
+        objects: impl Into<Objects>,
+        options: EventStoreOptions,
+    ) -> Result<Self, EventsError> {
+        let (shared, _) = Shared::new(engine, objects.into(), options)?;
+        shared.look_for_head().await?;
         Ok(Self(shared))
     }
 
@@ -135,7 +133,8 @@ impl EventStore {
     /// As [`EventStore::append`].
     pub async fn append_many(&self, append: &AppendMany) -> Result<ManyVerdict, EventsError> {
         let shared = &self.0;
-        if *shared.stage.borrow() != Stage::Open {
+        // Without a packer it is closed, or open for reading alone.
+        if *shared.stage.borrow() != Stage::Open || shared.inbox.is_closed() {
             return Err(EventsError::Closed);
         }
         if append.expected_seq.is_none() && shared.options.allocator == Allocator::Caller {
@@ -256,6 +255,29 @@ pub(super) struct Request {
 }
 
 impl Shared {
+    fn new(
+        engine: Engine,
+        objects: Objects,
+        options: EventStoreOptions,
+    ) -> Result<(Arc<Self>, mpsc::UnboundedReceiver<Intent>), EventsError> {
+        options.validate()?;
+        let (inbox, received) = mpsc::unbounded_channel();
+        let shared = Arc::new(Self {
+            cache: Cache::new(options.cache_bytes),
+            names: Names::new(&options),
+            engine,
+            objects,
+            options,
+            head: watch::Sender::new(Place::default()),
+            indexed: watch::Sender::new(0),
+            leading: watch::Sender::new(false),
+            stage: watch::Sender::new(Stage::Open),
+            inbox,
+            tasks: std::sync::Mutex::default(),
+        });
+        Ok((shared, received))
+    }
+
     fn request(&self, append: &AppendMany) -> Result<Request, EventsError> {
         let tenant = &append.tenant;
         let aggregate = self.names.aggregate(tenant, &append.aggregate_id)?;

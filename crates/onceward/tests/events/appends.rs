@@ -8,7 +8,7 @@ use onceward::events::{Allocator, AppendVerdict, EventStoreOptions, OnMismatch, 
 use super::world::{TENANT, World, all, appended, check_order, ids, update};
 use crate::support::on::On;
 
-on_every_store! {
+on_stores! {
     c02_an_event_is_read_as_it_was_written,
     c05_only_the_expected_number_appends,
     c06_the_same_event_again_is_the_first_answer,

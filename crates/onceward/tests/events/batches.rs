@@ -6,7 +6,7 @@ use onceward::events::{EventStore, EventStoreOptions, ManyVerdict};
 use super::world::{World, all, appended, check_order, ids, update, updates};
 use crate::support::on::On;
 
-on_every_store! {
+on_stores! {
     c06_a_batch_is_appended_whole_or_not_at_all,
     c06_a_batch_again_is_the_first_answer_also_after_others,
     c06_the_start_of_a_batch_again_is_its_first_answer,

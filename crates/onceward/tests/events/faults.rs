@@ -14,7 +14,7 @@ use onceward::testing::objects::{FaultyObjects, ObjectFault};
 use super::world::{TENANT, World, all, appended, check_order, ids, update};
 use crate::support::on::On;
 
-on_every_store! {
+on_stores! {
     i16_one_s_own_success_is_recognised_and_a_conflict_is_tried_again,
     i16_an_object_store_that_ignores_conditions_is_refused,
     i13_what_was_reserved_and_not_handed_over_is_packed_before_what_follows,

@@ -9,7 +9,7 @@ use onceward::events::{AppendVerdict, EventStoreOptions};
 use super::world::{TENANT, World, all, appended, check_order, ids, shared, update};
 use crate::support::on::On;
 
-on_every_store! {
+on_stores! {
     a_closed_store_goes_on_where_it_was,
     i12_writers_of_several_processes_keep_one_order,
     i05_a_packer_that_lost_its_lease_harms_nobody,
