@@ -16,6 +16,8 @@ const RETRYABLE: [u16; 4] = [408, 409, 425, 429];
 /// # Errors
 /// When the client can't be made.
 pub fn http_call(url: impl Into<String>, timeout: Duration) -> Result<Work, HandlerError> {
+    // Another part of the program may have chosen one before, and that is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder()
         .timeout(timeout)
         .redirect(reqwest::redirect::Policy::none())
