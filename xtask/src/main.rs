@@ -9,6 +9,7 @@
 #![expect(clippy::print_stderr, reason = "errors and progress go to stderr, results to stdout")]
 
 mod ci;
+mod crash;
 mod deny;
 mod python;
 mod services;
@@ -29,6 +30,9 @@ cargo xtask <chore>
   deny [--advisories]
         Licences, banned crates and sources of the dependency graph; with --advisories also
         the RustSec database, which has to be reachable.
+  crash [--runs N]
+        Kills processes at every named point of an event's course, N times each (50), on SQLite and
+        on Postgres, and audits what is left.
   services up [NAME]... [--print-env]
   services down [NAME]...
   services status [NAME]...
@@ -57,6 +61,7 @@ fn dispatch(words: &[&str]) -> Result<()> {
         ["tidy"] => tidy::main(),
         ["deny"] => deny::main(deny::Scope::Graph),
         ["deny", "--advisories"] => deny::main(deny::Scope::GraphAndAdvisories),
+        ["crash", rest @ ..] => crash::main(rest),
         ["services", rest @ ..] => services::main(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
@@ -78,7 +83,12 @@ mod tests {
 
     #[test]
     fn a_chore_refuses_words_that_it_does_not_know() {
-        for words in [&["tidy", "--fix"][..], &["deny", "--all"], &["ci", "--fast"]] {
+        for words in [
+            &["tidy", "--fix"][..],
+            &["deny", "--all"],
+            &["ci", "--fast"],
+            &["crash", "--runs", "x"],
+        ] {
             dispatch(words).expect_err(&words.join(" "));
         }
     }

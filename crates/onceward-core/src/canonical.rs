@@ -137,6 +137,17 @@ pub enum Arrays {
     Unordered,
 }
 
+/// A member of a JSON object as it stands in the body, byte for byte: `None` when the body is no
+/// object or has no such member.
+///
+/// # Errors
+/// When the body is not JSON, or none with one meaning.
+pub fn member_source<'b>(body: &'b [u8], name: &str) -> Result<Option<&'b [u8]>, CanonicalError> {
+    let tape = Tape::parse(body)?;
+    let key = tape.members(0).find(|key| tape.text(*key) == name);
+    Ok(key.map(|key| &body[tape.source_range(key + 1)]))
+}
+
 /// How a parsed value is written: which fields are left out, which masked, how arrays are ordered.
 pub(crate) struct Form<'p> {
     pub(crate) ignore: &'p [String],

@@ -155,6 +155,11 @@ impl<'a> Tape<'a> {
         &self.input.as_bytes()[self.nodes[at].source().range()]
     }
 
+    /// Where a value stands in the input, without the space around it.
+    pub(crate) fn source_range(&self, at: usize) -> Range<usize> {
+        self.nodes[at].source().range()
+    }
+
     /// A member from its key to the end of its value, if all of that stands canonically in the
     /// input: most members do, and can be copied in one piece.
     pub(crate) fn verbatim_member(&self, key: usize) -> Option<&[u8]> {

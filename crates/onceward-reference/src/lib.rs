@@ -7,6 +7,7 @@ pub mod business;
 mod csv;
 mod ids;
 pub mod measurements;
+pub mod ontology;
 mod paging;
 pub mod planning;
 pub mod principals;

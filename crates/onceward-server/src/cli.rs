@@ -151,6 +151,9 @@ pub(crate) enum Command {
     /// Takes in what came before there were keys.
     #[command(subcommand, arg_required_else_help = true)]
     Backfill(Backfill),
+    /// Looks at events: aggregates, their events, all in order.
+    #[command(subcommand, arg_required_else_help = true)]
+    Streams(Streams),
     /// Prints the description of the control API (OpenAPI 3.1).
     Openapi,
     /// Tells what a configuration comes to, or prints one to begin with.
@@ -167,6 +170,67 @@ pub(crate) enum Command {
         #[arg(long, value_name = "DIR", env = "ONCEWARD_OUT")]
         out: Option<PathBuf>,
     },
+}
+
+/// Looks at events.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Streams {
+    /// Lists the aggregates of a tenant with their last numbers.
+    List {
+        /// Whose.
+        #[arg(long, value_name = "TENANT", env = "ONCEWARD_TENANT")]
+        tenant: String,
+        /// Goes on behind this aggregate. Default: from the first.
+        #[arg(long, value_name = "ID", env = "ONCEWARD_AFTER")]
+        after: Option<String>,
+        /// How many at most.
+        #[arg(long, value_name = "N", env = "ONCEWARD_LIMIT", default_value_t = 100)]
+        #[arg(value_parser = clap::value_parser!(u16).range(1..=999))]
+        limit: u16,
+        #[command(flatten)]
+        at: EventsAt,
+    },
+    /// Shows the events of one aggregate, in order.
+    Show {
+        /// Which aggregate.
+        #[arg(value_name = "AGGREGATE")]
+        aggregate: String,
+        /// Whose.
+        #[arg(long, value_name = "TENANT", env = "ONCEWARD_TENANT")]
+        tenant: String,
+        /// Goes on behind this number.
+        #[arg(long, value_name = "NUMBER", env = "ONCEWARD_AFTER", default_value_t = 0)]
+        after: u64,
+        /// How many at most.
+        #[arg(long, value_name = "N", env = "ONCEWARD_LIMIT", default_value_t = 100)]
+        #[arg(value_parser = clap::value_parser!(u16).range(1..=1_000))]
+        limit: u16,
+        #[command(flatten)]
+        at: EventsAt,
+    },
+    /// Shows the last events of all tenants in the order of all; `--json`: one per line.
+    Tail {
+        /// How many at first.
+        #[arg(long, value_name = "N", env = "ONCEWARD_LAST", default_value_t = 20)]
+        last: u64,
+        /// Goes on with those that come. Default: off.
+        #[arg(long, env = "ONCEWARD_FOLLOW", value_parser = FalseyValueParser::new())]
+        follow: bool,
+        #[command(flatten)]
+        at: EventsAt,
+    },
+}
+
+/// Where events are.
+#[derive(Debug, Args)]
+pub(crate) struct EventsAt {
+    /// The folder that events are kept in. Default: beside a SQLite store, `NAME.events`; with
+    /// another store `onceward.events`.
+    #[arg(long, value_name = "PATH", env = "ONCEWARD_EVENTS")]
+    pub(crate) events: Option<PathBuf>,
+    /// The event store's name.
+    #[arg(long, value_name = "NAME", env = "ONCEWARD_EVENT_STORE", default_value = "ontology")]
+    pub(crate) event_store: String,
 }
 
 /// How to serve.
@@ -197,6 +261,10 @@ pub(crate) struct Demo {
     /// Writes addresses and process id there once everything accepts connections. Default: none.
     #[arg(long, value_name = "PATH", env = "ONCEWARD_READY_FILE")]
     pub(crate) ready_file: Option<PathBuf>,
+    /// The folder that events are kept in. Default: beside a SQLite store, `NAME.events`; with
+    /// another store `onceward.events`.
+    #[arg(long, value_name = "PATH", env = "ONCEWARD_EVENTS")]
+    pub(crate) events: Option<PathBuf>,
     /// Serves without traffic of its own. Default: off.
     #[arg(long, env = "ONCEWARD_NO_TRAFFIC", value_parser = FalseyValueParser::new())]
     pub(crate) no_traffic: bool,
@@ -514,6 +582,25 @@ pub(crate) enum Bench {
     Jobs(BenchJobs),
     /// Measurements in batches beside one by one, and with checks beside without.
     Batch(BenchBatch),
+    /// Appends of events that are durable when they are answered, and what follows them.
+    Events(BenchEvents),
+}
+
+/// How to measure events. SQLite and the folder of events are measured in a temporary folder beside
+/// the `--store` path, which itself is not touched; Postgres in schemas of their own, removed at
+/// the end.
+#[derive(Debug, Args)]
+pub(crate) struct BenchEvents {
+    /// How long each part is measured, in seconds: about that, where events are counted.
+    #[arg(long, value_name = "N", env = "ONCEWARD_SECONDS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub(crate) seconds: u32,
+    /// Events that a store holds before appends are measured, the fewest and the most compared;
+    /// one number leaves that part out.
+    #[arg(long, value_name = "N,…", env = "ONCEWARD_HELD", value_delimiter = ',')]
+    #[arg(default_value = "10000,1000000")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub(crate) held: Vec<u64>,
 }
 
 /// How to measure a store. SQLite is measured in a temporary folder beside the `--store` path,

@@ -12,6 +12,7 @@ mod cli;
 mod commands;
 mod config;
 mod demo;
+mod events_place;
 mod export;
 mod failure;
 mod gateway;

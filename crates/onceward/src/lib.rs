@@ -11,8 +11,16 @@ pub mod client;
 pub mod engine;
 #[cfg(feature = "events")]
 pub mod events;
+#[cfg(feature = "events")]
+pub mod handlers;
 #[cfg(feature = "http")]
 pub mod http;
+#[cfg(feature = "events")]
+mod points;
+#[cfg(feature = "events")]
+pub mod projection;
+#[cfg(feature = "events")]
+pub mod relay;
 pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -4,7 +4,7 @@
 //! join the batch that completes the key, so all of it is there or none; [`write`] commits effects
 //! that follow no key.
 
-use super::claim::{Claim, guard_condition, place_done};
+use super::claim::{Claim, add_guard, guard_condition, place_done};
 use super::job::{JobOrder, Placed, check_writable, place_job};
 use super::{Facts, Look, Step, Verdict, judge};
 use crate::audit::{Entry, Trace};
@@ -164,14 +164,24 @@ impl Effects {
     }
 }
 
-/// Decides effects that follow no key: all of them in one batch, or the verdict of what refuses.
+/// Decides effects that follow no key: all of them in one batch, or the verdict of what refuses. A
+/// guard, where there is one, is all that keeps them from happening twice.
 #[must_use]
-pub fn write(effects: &Effects, trace: &Trace, token: Token, facts: &Facts) -> Step<(), Verdict> {
+pub fn write(
+    guard: Option<&Guard>,
+    effects: &Effects,
+    trace: &Trace,
+    token: Token,
+    facts: &Facts,
+) -> Step<(), Verdict> {
     let mut batch = Batch::new(token);
+    if let Err(refused) = add_guard(&mut batch, guard, facts) {
+        return Step::Answer(refused);
+    }
     match add_effects(&mut batch, effects, trace, facts) {
         Ok(looks) if looks.is_empty() => Step::Commit(batch, ()),
         Ok(looks) => Step::Look(looks),
-        Err(verdict) => Step::Answer(verdict),
+        Err(refused) => Step::Answer(refused),
     }
 }
 

@@ -5,6 +5,7 @@
 //! again; nothing is decided anywhere else. A first claim assumes that nothing is there and lets
 //! the batch's conditions find out, so it costs no read.
 
+mod append;
 mod claim;
 mod effects;
 mod finish;
@@ -12,6 +13,10 @@ mod job;
 mod resolve;
 mod sweep;
 
+pub use append::{
+    Append, MAX_APPEND_EVENTS, Packed, Reservation, Reserved, append, append_number, settle,
+    settle_max,
+};
 pub use claim::{Claim, Granted, Once, claim, looks, run_once};
 pub use effects::{Change, DoneKey, Effects, NewJob, Span, write};
 pub use finish::{Completion, Finish, Retry, abandon, complete, fail, release, renew};

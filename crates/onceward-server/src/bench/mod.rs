@@ -10,6 +10,7 @@ pub(crate) mod batch;
 mod callers;
 mod elsewhere;
 mod embedded;
+mod events;
 mod folder;
 mod http;
 mod jobs;
@@ -26,7 +27,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{BenchHttp, BenchJobs, BenchStore};
+use crate::cli::{BenchEvents, BenchHttp, BenchJobs, BenchStore};
 use crate::failure::Failure;
 use crate::open::StoreUrl;
 use crate::output::Out;
@@ -117,6 +118,34 @@ pub(crate) async fn jobs(url: &StoreUrl, args: &BenchJobs, out: &Out) -> Result<
         environment["waiting"] = json!(args.waiting);
         let mut report = Report::new(environment);
         jobs::measure(url, folder.as_ref().map(folder::Folder::path), &plan, &mut report).await?;
+        Ok(report)
+    })
+    .await;
+    plan.progress.end();
+    measured?.print(out)
+}
+
+/// Measures events, from append to the views.
+pub(crate) async fn events(url: &StoreUrl, args: &BenchEvents, out: &Out) -> Result<(), Failure> {
+    let mut held = args.held.clone();
+    held.sort_unstable();
+    held.dedup();
+    let plan = events::Plan {
+        round: Duration::from_secs(args.seconds.into()) / ROUNDS,
+        seconds: args.seconds,
+        held,
+        progress: Progress::new(out),
+    };
+    let measured = unless_told_to_end(url, async {
+        let folder = match url {
+            StoreUrl::Sqlite(path) => folder::Folder::beside(path)?,
+            _ => folder::Folder::beside("onceward.events".as_ref())?,
+        };
+        let mut environment = machine::environment(Some(folder.path()));
+        environment["store"] = json!(url.shown());
+        environment["seconds"] = json!(args.seconds);
+        let mut report = Report::new(environment);
+        events::measure(url, folder.path(), &plan, &mut report).await?;
         Ok(report)
     })
     .await;

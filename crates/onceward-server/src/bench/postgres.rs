@@ -74,6 +74,16 @@ pub(crate) async fn beside(url: &str, schema: &str, plan: &Plan, out: &Out) -> R
     out.print_json(&json!({ "per_second": per_second }))
 }
 
+/// Removes schemas that a bench has made, if it has.
+pub(crate) async fn remove(url: &str, schemas: &[String]) -> Result<(), Failure> {
+    let bare = connect(url).await?;
+    for schema in schemas {
+        let drop = format!("DROP SCHEMA IF EXISTS \"{schema}\" CASCADE");
+        bare.batch_execute(&drop).await.map_err(|error| failed(&error))?;
+    }
+    Ok(())
+}
+
 pub(crate) async fn connect(url: &str) -> Result<Client, Failure> {
     // Our own parameter is not one of Postgres' client.
     let url = match url.split_once('?') {

@@ -12,6 +12,7 @@ mod migrate;
 mod report;
 pub(crate) mod serve;
 mod spinner;
+mod streams;
 mod sweep;
 
 use std::sync::Arc;
@@ -87,6 +88,8 @@ async fn directly(
         Command::Bench(Bench::Http(args)) => bench::http(url, args, out).await,
         Command::Bench(Bench::Jobs(args)) => bench::jobs(url, args, out).await,
         Command::Bench(Bench::Batch(args)) => bench::batch::run(url, args, out).await,
+        Command::Bench(Bench::Events(args)) => bench::events(url, args, out).await,
+        Command::Streams(command) => streams::run(command, url, out).await,
         // These need no store and are run before one is looked for.
         Command::Serve(_)
         | Command::Demo(_)

@@ -7,6 +7,7 @@
 
 mod business;
 pub(crate) mod measurements;
+mod ontology;
 mod planning;
 mod tally;
 mod users;
@@ -87,8 +88,10 @@ struct Setup {
     tally: Arc<Tally>,
     /// Whether no other process writes to the store.
     alone: bool,
-    /// The store's file, where it is one.
-    file: Option<PathBuf>,
+    /// Where the store is: what else a service keeps lies beside it.
+    url: StoreUrl,
+    /// Where events are kept, when it is not beside the store.
+    events: Option<PathBuf>,
 }
 
 /// A service, ready to be served.
@@ -100,6 +103,10 @@ struct Offer {
     doors: Vec<Arc<Door>>,
     /// Does its jobs.
     worker: Option<Builder>,
+    /// What it runs beside: awaited when the demo ends, after its last request.
+    drain: BoxFuture<'static, ()>,
+    /// Settings that are weaker than people expect.
+    warnings: Vec<String>,
     /// Its users, for as long as the demo runs.
     traffic: BoxFuture<'static, ()>,
     /// What people are told; `{listen}` and `{admin}` stand for the addresses.
@@ -123,21 +130,13 @@ async fn offers(which: DemoService, setup: &Setup) -> Result<Vec<Offer>, Failure
     if wants(DemoService::Business) {
         offers.push(business::offer(setup)?);
     }
+    if wants(DemoService::Ontology) {
+        offers.push(ontology::offer(setup).await?);
+    }
     Ok(offers)
 }
 
 fn check(args: &Demo) -> Result<(), Failure> {
-    let missing = match args.service {
-        DemoService::Planning
-        | DemoService::Measurements
-        | DemoService::Business
-        | DemoService::All => None,
-        DemoService::Ontology => Some("ontology"),
-    };
-    if let Some(name) = missing {
-        let message = format!("this version has no {name} service yet: it has planning");
-        return Err(Failure::usage("demo.missing", message));
-    }
     let public = |flag: &str, address: SocketAddr| {
         let message = format!(
             "{flag} {address}: the demo's tokens are public, so it listens on loopback only, as \
@@ -161,9 +160,14 @@ async fn run(
     known.extend(users::principals()?);
     // Another process may write to a store that is not a file of ours.
     let alone = matches!(engine.capabilities().name, "sqlite" | "memory");
-    let file = if let StoreUrl::Sqlite(path) = url { Some(path.clone()) } else { None };
-    let (engine_of, tally_of) = (engine.clone(), tally.clone());
-    let setup = Setup { engine: engine_of, principals: known, tally: tally_of, alone, file };
+    let setup = Setup {
+        engine: engine.clone(),
+        principals: known,
+        tally: tally.clone(),
+        alone,
+        url: url.clone(),
+        events: args.events.clone(),
+    };
     let mut offers = offers(args.service, &setup).await?;
     let servers = Servers::start(url, (engine, metrics), &offers, args).await?;
     let mut workers = Vec::new();
@@ -174,8 +178,12 @@ async fn run(
         ready::write_json(path, &servers.told(args.service))?;
     }
     servers.welcome(url, args, &offers, out)?;
-    let (doors, traffic): (Vec<_>, Vec<_>) =
-        offers.into_iter().map(|offer| (offer.doors, offer.traffic)).unzip();
+    let (mut doors, mut traffic, mut drains) = (Vec::new(), Vec::new(), Vec::new());
+    for offer in offers {
+        doors.extend(offer.doors);
+        traffic.push(offer.traffic);
+        drains.push(offer.drain);
+    }
     let mut users: Vec<JoinHandle<()>> = Vec::new();
     if !args.no_traffic {
         users.extend(traffic.into_iter().map(tokio::spawn));
@@ -184,9 +192,12 @@ async fn run(
     signals.next().await;
     tracing::info!("told to stop: draining");
     users.iter().for_each(JoinHandle::abort);
-    servers.drain(&doors.concat()).await;
+    servers.drain(&doors).await;
     for worker in workers {
         worker.drain(DRAIN_WITHIN).await;
+    }
+    for drain in drains {
+        drain.await;
     }
     Ok(())
 }
@@ -219,6 +230,10 @@ impl Servers {
         let admin = control.url();
         offers.iter().filter_map(|offer| offer.counts.as_ref()).for_each(|add| metrics.add(add));
         let health = Arc::new(Health::default());
+        for warning in offers.iter().flat_map(|offer| &offer.warnings) {
+            tracing::warn!("{warning}");
+            health.warn(warning);
+        }
         let secret = Secret::load(None, engine).await?;
         let state = AdminState::new(AdminOptions {
             engine: engine.clone(),

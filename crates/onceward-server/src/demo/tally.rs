@@ -45,6 +45,18 @@ impl Tally {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// An answer of a service whose events are their own keys.
+    pub(super) fn command<B>(&self, response: &Response<B>) {
+        let counter = match response.status().as_u16() {
+            201 => &self.ran,
+            200 => &self.replayed,
+            409 => &self.stale,
+            400.. => &self.refused,
+            _ => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// What a worker did.
     pub(super) fn job(&self, event: &Event) {
         match event.happened {

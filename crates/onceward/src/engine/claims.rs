@@ -318,10 +318,18 @@ impl Engine {
             let step = decide::resolve(key, resolution, by, token, facts);
             if matches!(resolution, Resolution::Erase) { noted(key, step) } else { step }
         };
-        match self.drive(Some(key), Drive::default(), decide).await? {
-            End::Answer(resolved) | End::Committed { meaning: resolved, .. } => Ok(resolved),
-            End::GaveUp => Err(EngineError::Contended("time after time")),
+        let resolved = match self.drive(Some(key), Drive::default(), decide).await? {
+            End::Answer(resolved) | End::Committed { meaning: resolved, .. } => resolved,
+            End::GaveUp => return Err(EngineError::Contended("time after time")),
+        };
+        #[cfg(feature = "events")]
+        if matches!((&resolved, resolution), (Resolved::Ok, Resolution::Rerun { .. }))
+            && key.kind() == onceward_core::key::Kind::Event
+        {
+            // A request is retried by its client and a job is listed as due; an event is not.
+            crate::handlers::leave_note(self, key).await?;
         }
+        Ok(resolved)
     }
 
     /// Waits for the turn of every subject that these effects count up.
@@ -338,6 +346,19 @@ impl Engine {
         match self.drive(Some(permit.key()), Drive::default(), decide).await? {
             End::Answer(finish) | End::Committed { meaning: finish, .. } => Ok(finish),
             End::GaveUp => Err(EngineError::Contended("time after time")),
+        }
+    }
+
+    /// How a claim stands, without writing: its record and its guard are looked at together. None
+    /// when it would be granted as far as that tells.
+    #[cfg(feature = "events")]
+    pub(crate) async fn stands(&self, claim: &Claim) -> Result<Option<Verdict>, EngineError> {
+        let mut facts = Facts::default();
+        self.look_up(&decide::looks(claim), &mut facts).await?;
+        self.watch_lease(Some(&claim.key), &mut facts);
+        match decide::claim(claim, Token::default(), &facts) {
+            Step::Answer(verdict) => Ok(Some(verdict)),
+            Step::Commit(..) | Step::Look(_) => Ok(None),
         }
     }
 

@@ -137,7 +137,7 @@ impl Engine {
     ) -> Result<Option<Verdict>, EngineError> {
         effects.validate(&escape(tenant))?;
         let trace = Trace::default();
-        let decide = |token, facts: &Facts| decide::write(effects, &trace, token, facts);
+        let decide = |token, facts: &Facts| decide::write(None, effects, &trace, token, facts);
         match self.drive(None, Drive::default(), decide).await? {
             End::Answer(verdict) => Ok(Some(verdict)),
             End::Committed { .. } => Ok(None),
@@ -211,16 +211,21 @@ impl Engine {
         Ok((documents.collect(), page.next))
     }
 
-    /// Commits these writes if these positions hold. False: one does not.
+    /// Commits these writes if these conditions hold. False: one does not.
     pub(crate) async fn commit_if(
         &self,
         conditions: &[Condition],
         writes: &[Write],
     ) -> Result<bool, EngineError> {
         let decide = |token, facts: &Facts| -> Step<(), ()> {
-            let holds = |condition: &Condition| {
-                let position = condition.subject().and_then(|subject| facts.position(subject));
-                position.is_none_or(|position| condition.holds_at(position))
+            let holds = |condition: &Condition| match condition.key() {
+                Some(key) => facts
+                    .record(key)
+                    .is_none_or(|there| condition.holds_for(there.map(|stored| &stored.record))),
+                None => {
+                    let position = condition.subject().and_then(|subject| facts.position(subject));
+                    position.is_none_or(|position| condition.holds_at(position))
+                }
             };
             if !conditions.iter().all(holds) {
                 return Step::Answer(());
@@ -233,6 +238,29 @@ impl Engine {
         match self.drive(None, Drive::default(), decide).await? {
             End::Committed { .. } => Ok(true),
             End::Answer(()) => Ok(false),
+            End::GaveUp => Err(EngineError::Contended("time after time")),
+        }
+    }
+
+    /// Commits effects under the order of one subject, with no record to stand for them. The
+    /// verdict says why nothing was committed.
+    ///
+    /// # Errors
+    /// When the store gives no answer or something breaks a bound.
+    #[cfg(feature = "events")]
+    pub(crate) async fn apply(
+        &self,
+        guard: &Guard,
+        effects: &decide::Effects,
+        trace: &onceward_core::audit::Trace,
+    ) -> Result<Option<decide::Verdict>, EngineError> {
+        guard.rule.validate()?;
+        effects.validate(guard.subject.tenant_column())?;
+        let decide =
+            |token, facts: &Facts| decide::write(Some(guard), effects, trace, token, facts);
+        match self.drive(None, Drive::default(), decide).await? {
+            End::Committed { .. } => Ok(None),
+            End::Answer(verdict) => Ok(Some(verdict)),
             End::GaveUp => Err(EngineError::Contended("time after time")),
         }
     }

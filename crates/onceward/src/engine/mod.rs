@@ -6,6 +6,8 @@
 //!
 //! Verdicts are answers. An [`EngineError`] means that there is none.
 
+#[cfg(feature = "events")]
+mod appends;
 mod claims;
 mod documents;
 mod erasures;
@@ -27,6 +29,8 @@ mod trouble;
 mod turns;
 mod wait;
 
+#[cfg(feature = "events")]
+pub(crate) use appends::Waiting;
 pub use claims::OnceVerdict;
 pub use documents::{Document, Put, Seen, Turn};
 #[cfg(feature = "http")]

@@ -7,6 +7,8 @@
 //! Planting is process-wide: hunts run one after the other, in a test binary of their own.
 
 mod checks;
+mod events;
+mod flow;
 
 use std::fmt;
 
@@ -57,6 +59,13 @@ pub fn hunt_for(bug: Bug) -> Hunt {
         Bug::FingerprintWithoutPath => (Hunter::Check(checks::another_path_is_a_mismatch), 1),
         Bug::StoresRetryable => (Hunter::Check(checks::retryable_answers_are_not_stored), 1),
         Bug::WaiterLeaked => (Hunter::Check(checks::cancelled_waiters_leave), 1),
+        Bug::CheckpointBeforeAck => (Hunter::Check(flow::nothing_is_skipped), 1),
+        Bug::CheckpointBeforeView => (Hunter::Check(flow::every_event_reaches_the_view), 1),
+        Bug::NewIdOnResend => (Hunter::Check(flow::what_is_sent_again_is_the_same), 1),
+        Bug::OwnConflictTakenForAnothers => (Hunter::Check(events::own_object_is_recognised), 1),
+        Bug::ConflictTakenForExists => (Hunter::Check(events::a_conflict_is_no_object), 1),
+        Bug::PackedPastAGap => (Hunter::Check(events::a_gap_is_waited_for), 1),
+        Bug::FolderWithoutFsync => (Hunter::Check(events::folders_are_synced), 1),
         Bug::SweepDeletesLive | Bug::SweepUnconditional | Bug::ExpiredReplayed => {
             (in_shape(Shape::Retention), 2_000)
         }

@@ -32,7 +32,7 @@ mod done;
 mod event;
 mod job;
 mod keeper;
-mod lease;
+pub(crate) mod lease;
 mod limits;
 mod run;
 mod schedule;

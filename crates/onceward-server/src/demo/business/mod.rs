@@ -19,6 +19,8 @@ pub(super) fn offer(setup: &Setup) -> Result<Offer, Failure> {
         router: business.router(),
         doors: vec![business.door().clone()],
         worker: Some(business.worker()),
+        drain: Box::pin(std::future::ready(())),
+        warnings: Vec::new(),
         traffic: Box::pin(traffic.run()),
         welcome: include_str!("welcome.txt"),
         counts: None,

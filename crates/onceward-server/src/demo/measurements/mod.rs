@@ -11,6 +11,7 @@ use prometheus_client::registry::Registry;
 
 use super::{Offer, Setup};
 use crate::failure::Failure;
+use crate::open::StoreUrl;
 use environment::Environment;
 use metrics::Counted;
 use traffic::Traffic;
@@ -29,12 +30,14 @@ pub(super) fn offer(setup: &Setup) -> Result<Offer, Failure> {
     };
     let measurements = Measurements::open(setup.engine.clone(), options)?;
     let traffic = Traffic::new(&measurements, &setup.principals, setup.tally.clone());
-    let file = setup.file.clone();
+    let file = if let StoreUrl::Sqlite(path) = &setup.url { Some(path.clone()) } else { None };
     Ok(Offer {
         name: "measurements",
         router: measurements.router(),
         doors: vec![measurements.door().clone()],
         worker: Some(measurements.worker()),
+        drain: Box::pin(std::future::ready(())),
+        warnings: Vec::new(),
         traffic: Box::pin(traffic.run()),
         welcome: include_str!("welcome.txt"),
         counts: Some(Box::new(move |registry: &mut Registry| {

@@ -22,6 +22,8 @@ pub(super) async fn offer(setup: &Setup) -> Result<Offer, Failure> {
         router: planning.router(),
         doors: vec![planning.door().clone()],
         worker: Some(planning.worker()),
+        drain: Box::pin(async {}),
+        warnings: Vec::new(),
         traffic: Box::pin(traffic.run()),
         welcome: include_str!("welcome.txt"),
         counts: None,

@@ -126,6 +126,6 @@ async fn waiters_left() -> Result<usize, String> {
     Ok(engine.waiting())
 }
 
-fn broken(is: bool, invariant: &'static str, what: &str) -> Option<Violation> {
+pub(super) fn broken(is: bool, invariant: &'static str, what: &str) -> Option<Violation> {
     is.then(|| Violation { invariant, what: what.to_owned() })
 }

@@ -1,0 +1,194 @@
+//! Commands in: each becomes one event, once. The event id is the key (C06), the expected number the
+//! guard (C05); nothing else is asked before the append, so that of two commands one wins.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::header::WARNING;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use onceward::core::canonical::member_source;
+use onceward::core::limits::MAX_POSITION;
+use onceward::events::{Append, AppendVerdict, Appended};
+use onceward::http::{Caller, names};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::problem::{Answer, Problem};
+use super::{Ontology, Target, front};
+
+/// Bytes of a command at most: an append and its keys have to fit into one batch.
+pub(super) const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of an id at most.
+const ID_BYTES_MAX: usize = 480;
+
+/// What a command does to its aggregate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Kind {
+    Create,
+    Update,
+    Delete,
+}
+
+impl Kind {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+/// A command, checked.
+#[derive(Debug)]
+struct Command {
+    event_id: String,
+    aggregate_id: String,
+    kind: Kind,
+    target: Target,
+    expected_seq: Option<u64>,
+    payload: Bytes,
+}
+
+/// `POST /v1/commands`.
+pub(super) async fn command(
+    State(ontology): State<Ontology>,
+    headers: HeaderMap,
+    caller: axum::Extension<Caller>,
+    body: Bytes,
+) -> Answer {
+    if !ontology.may_write(&caller) {
+        return Err(Problem::forbidden());
+    }
+    let command = Command::read(&body)?;
+    let correlation_id = headers.get(names::X_CORRELATION_ID);
+    let correlation_id = correlation_id.and_then(|id| id.to_str().ok()).map(str::to_owned);
+    // In a task of its own: a client that goes away does not take back what is reserved.
+    let run = async move { command.run(&ontology, &caller.tenant, correlation_id).await };
+    front::in_own_task(run).await
+}
+
+impl Command {
+    fn read(body: &Bytes) -> Result<Self, Problem> {
+        // JSON with one meaning: no member twice, no number that can't be kept.
+        let payload = member_source(body, "payload")
+            .map_err(|error| Problem::malformed(&error.to_string()))?;
+        let value: Value =
+            serde_json::from_slice(body).map_err(|error| Problem::malformed(&error.to_string()))?;
+        let Value::Object(members) = &value else {
+            return Err(Problem::malformed("a command is a JSON object"));
+        };
+        let mut errors = Vec::new();
+        let mut text = |pointer: &'static str| {
+            let text = members.get(&pointer[1..]).and_then(Value::as_str).unwrap_or_default();
+            if text.is_empty() || text.len() > ID_BYTES_MAX {
+                errors.push((pointer, "must be a text of 1 to 480 bytes"));
+            }
+            text.to_owned()
+        };
+        let (event_id, aggregate_id) = (text("/event_id"), text("/aggregate_id"));
+        let kind = members.get("kind").and_then(|kind| Kind::deserialize(kind).ok());
+        if kind.is_none() {
+            errors.push(("/kind", "must be create, update or delete"));
+        }
+        let target = match members.get("target") {
+            None | Some(Value::Null) => Some(Target::Instance),
+            Some(target) => target.as_str().and_then(Target::parse),
+        };
+        if target.is_none() {
+            errors.push(("/target", "must be instance or class"));
+        }
+        let expected_seq = match members.get("expected_seq") {
+            None | Some(Value::Null) => None,
+            Some(number) => {
+                let number = number.as_u64().filter(|number| *number <= MAX_POSITION);
+                if number.is_none() {
+                    errors.push(("/expected_seq", "must be a whole number, 0 or more"));
+                }
+                number
+            }
+        };
+        if !matches!(members.get("payload"), None | Some(Value::Null | Value::Object(_))) {
+            errors.push(("/payload", "must be an object"));
+        }
+        let (Some(kind), Some(target), true) = (kind, target, errors.is_empty()) else {
+            return Err(Problem::invalid(&errors));
+        };
+        // As it was sent, byte for byte.
+        let payload = match payload {
+            Some(payload) if payload != b"null" => body.slice_ref(payload),
+            _ => Bytes::from_static(b"{}"),
+        };
+        Ok(Self { event_id, aggregate_id, kind, target, expected_seq, payload })
+    }
+
+    /// The number that the aggregate has to be at, or why the command can't say so.
+    fn expected(&self) -> Result<u64, Problem> {
+        match (self.kind, self.expected_seq) {
+            (Kind::Create, None | Some(0)) => Ok(0),
+            // A create is the first event. No aggregate ever gets there, so this is refused with
+            // the number that it is at, unless the event is known.
+            (Kind::Create, Some(_)) => Ok(u64::MAX),
+            (Kind::Update | Kind::Delete, None) => Err(Problem::expected_seq_required()),
+            (Kind::Update | Kind::Delete, Some(0)) => {
+                let message =
+                    "must be 1 or more: there is nothing to change before the first event";
+                Err(Problem::invalid(&[("/expected_seq", message)]))
+            }
+            (Kind::Update | Kind::Delete, Some(expected)) => Ok(expected),
+        }
+    }
+
+    async fn run(
+        self,
+        ontology: &Ontology,
+        tenant: &str,
+        correlation_id: Option<String>,
+    ) -> Answer {
+        let expected = self.expected()?;
+        let events = ontology.events();
+        if self.kind != Kind::Create {
+            let last = events.read_aggregate(tenant, &self.aggregate_id, expected - 1, 1).await?;
+            let deleted = last.first().is_some_and(|(_, last)| {
+                Target::split(&last.kind).is_some_and(|(_, kind)| kind == Kind::Delete.as_str())
+            });
+            // The same command again is answered all the same.
+            if deleted && events.find(tenant, &self.event_id).await?.is_none() {
+                return Err(Problem::deleted(expected));
+            }
+        }
+        let append = Append {
+            tenant: tenant.to_owned(),
+            aggregate_id: self.aggregate_id,
+            event_id: self.event_id,
+            kind: self.target.join(self.kind.as_str()),
+            payload: self.payload,
+            expected_seq: Some(expected),
+            correlation_id,
+        };
+        match events.append(&append).await? {
+            AppendVerdict::Appended(done) => Ok(answer(StatusCode::CREATED, &append, done)),
+            AppendVerdict::Again(first) => Ok(answer(StatusCode::OK, &append, first)),
+            AppendVerdict::Ignored { first, .. } => {
+                tracing::warn!("an event id came again with another payload; nothing was appended");
+                let mut response = answer(StatusCode::OK, &append, first);
+                let warning = "299 onceward \"this event_id was used with another payload\"";
+                response.headers_mut().insert(WARNING, HeaderValue::from_static(warning));
+                Ok(response)
+            }
+            AppendVerdict::Mismatch { differs } => Err(Problem::payload_mismatch(&differs)),
+            AppendVerdict::SequenceMismatch { current } => Err(Problem::sequence_mismatch(current)),
+            AppendVerdict::ExpectedSeqRequired => Err(Problem::expected_seq_required()),
+        }
+    }
+}
+
+fn answer(status: StatusCode, append: &Append, done: Appended) -> Response {
+    let body = json!({
+        "event_id": append.event_id,
+        "aggregate_id": append.aggregate_id,
+        "sequence_number": done.sequence_number,
+    });
+    (status, axum::Json(body)).into_response()
+}

@@ -1,0 +1,333 @@
+//! What follows the events: instances, classes and the search index, each a fold of the log.
+//!
+//! Relay, instance worker, ontology worker and projection worker: any number of processes may run
+//! them, one of each is at work. Embedded, each handles an event in one commit.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use onceward::core::limits::LimitError;
+use onceward::engine::Engine;
+use onceward::events::{Event, EventStore};
+use onceward::handlers::{ConsumerOptions, HandlerError};
+#[cfg(feature = "postgres")]
+use onceward::projection::PostgresIndex;
+use onceward::projection::{
+    Documents, Fold, Folded, Projecting, Projection, SqliteIndex, View, ViewError, words_of_json,
+    words_of_text,
+};
+use onceward::relay::{EmbeddedLog, Relay, RelayStatus};
+use serde_json::{Map, Value};
+
+use super::Target;
+use super::settings::Settings;
+
+/// How long workers have to end what they are at.
+const DRAIN_WITHIN: Duration = Duration::from_secs(10);
+/// The relay of this service.
+const RELAY: &str = "ontology";
+
+/// Where the search index is kept.
+#[derive(Debug, Clone)]
+pub enum SearchIn {
+    /// In the embedded store's file.
+    Sqlite(PathBuf),
+    /// In a database.
+    #[cfg(feature = "postgres")]
+    Postgres(String),
+    /// As documents of the engine's store, looked through at each search: for small sets.
+    Documents,
+}
+
+/// The index behind the search.
+#[derive(Clone)]
+enum Index {
+    Sqlite(SqliteIndex),
+    #[cfg(feature = "postgres")]
+    Postgres(PostgresIndex),
+    Documents(Documents),
+}
+
+/// The workers' views and how to start them. Cheap to clone.
+#[derive(Clone)]
+pub struct Workers {
+    engine: Engine,
+    events: EventStore,
+    log: Arc<EmbeddedLog>,
+    instances: Projection,
+    classes: Projection,
+    search: Projection,
+    index: Index,
+    settings: Arc<Settings>,
+}
+
+impl Workers {
+    /// The view of instances.
+    pub const INSTANCES: &'static str = "instances";
+    /// The view of classes.
+    pub const CLASSES: &'static str = "classes";
+    /// The view of the search.
+    pub const SEARCH: &'static str = "search";
+
+    /// The views, on a store.
+    ///
+    /// # Errors
+    /// When a name does not fit.
+    pub fn new(
+        events: EventStore,
+        settings: Settings,
+        search_in: &SearchIn,
+    ) -> Result<Self, ViewError> {
+        let engine = events.engine().clone();
+        let broken = |error: LimitError| ViewError::Broken(error.to_string());
+        let source = Arc::new(events.clone());
+        let log = EmbeddedLog::new(engine.clone(), source, RELAY).map_err(broken)?;
+        let index = match search_in {
+            SearchIn::Sqlite(file) => {
+                Index::Sqlite(SqliteIndex::new(engine.clone(), file, Self::SEARCH)?)
+            }
+            #[cfg(feature = "postgres")]
+            SearchIn::Postgres(url) => Index::Postgres(PostgresIndex::new(url, Self::SEARCH)?),
+            SearchIn::Documents => Index::Documents(Documents::new(engine.clone(), Self::SEARCH)),
+        };
+        let view: Arc<dyn View> = match &index {
+            Index::Sqlite(index) => Arc::new(index.clone()),
+            #[cfg(feature = "postgres")]
+            Index::Postgres(index) => Arc::new(index.clone()),
+            Index::Documents(index) => Arc::new(index.clone()),
+        };
+        let projection = |name: &str, view: Arc<dyn View>, target, attempts| {
+            let options = settings.handler(attempts);
+            Projection::new(engine.clone(), name, view, Merge(target), options)
+        };
+        let documents = |name: &str| Arc::new(Documents::new(engine.clone(), name));
+        let instances = documents(Self::INSTANCES);
+        let classes = documents(Self::CLASSES);
+        Ok(Self {
+            instances: projection(
+                Self::INSTANCES,
+                instances,
+                Target::Instance,
+                settings.instance_attempts,
+            ),
+            classes: projection(Self::CLASSES, classes, Target::Class, settings.ontology_attempts),
+            search: projection(Self::SEARCH, view, Target::Instance, settings.projection_attempts),
+            engine,
+            events,
+            log: Arc::new(log),
+            index,
+            settings: Arc::new(settings),
+        })
+    }
+
+    /// Starts the relay and all workers.
+    ///
+    /// # Errors
+    /// When an option does not fit.
+    pub fn start(&self) -> Result<Running, LimitError> {
+        let options = ConsumerOptions {
+            on_registry_down: self.settings.on_registry_down,
+            ..ConsumerOptions::default()
+        };
+        options.validate()?;
+        let mut relay = self.settings.relay.clone();
+        relay.name = RELAY.into();
+        let source = Arc::new(self.events.clone());
+        let bucket = self.events.objects().store().clone();
+        let relay = Relay::start(self.engine.clone(), source, bucket, self.log.clone(), relay)?;
+        let projections = [&self.instances, &self.classes, &self.search];
+        let workers = projections.map(|one| one.start(self.log.clone(), options.clone()));
+        Ok(Running { relay, workers })
+    }
+
+    /// A projection by its name.
+    #[must_use]
+    pub fn projection(&self, name: &str) -> Option<&Projection> {
+        [&self.instances, &self.classes, &self.search].into_iter().find(|one| one.name() == name)
+    }
+
+    /// The log that the relay publishes to.
+    #[must_use]
+    pub fn log(&self) -> &Arc<EmbeddedLog> {
+        &self.log
+    }
+
+    /// A document and its number.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn document(
+        &self,
+        view: &str,
+        tenant: &str,
+        id: &str,
+    ) -> Result<Option<(u64, Bytes)>, ViewError> {
+        let Some(projection) = self.projection(view) else { return Ok(None) };
+        let generation = projection.generation().await?.live;
+        let documents = Documents::new(self.engine.clone(), view);
+        let entry = documents.get(generation, tenant, id).await?;
+        Ok(entry.and_then(|entry| Some((entry.version, entry.body?))))
+    }
+
+    /// Instances that hold every word, each as the beginning of one.
+    ///
+    /// # Errors
+    /// When the index gives no answer.
+    pub async fn search(
+        &self,
+        tenant: &str,
+        text: &str,
+        limit: usize,
+    ) -> Result<Vec<(String, u64)>, ViewError> {
+        let generation = self.search.generation().await?.live;
+        match &self.index {
+            Index::Sqlite(index) => index.search(generation, tenant, text, limit).await,
+            #[cfg(feature = "postgres")]
+            Index::Postgres(index) => index.search(generation, tenant, text, limit).await,
+            Index::Documents(index) => {
+                look_through(index, (generation, tenant), &words_of_text(text), limit).await
+            }
+        }
+    }
+}
+
+async fn look_through(
+    index: &Documents,
+    (generation, tenant): (u64, &str),
+    wanted: &BTreeSet<String>,
+    limit: usize,
+) -> Result<Vec<(String, u64)>, ViewError> {
+    let (mut found, mut after) = (Vec::new(), None);
+    while found.len() < limit && !wanted.is_empty() {
+        let (ids, next) = index.ids(generation, tenant, after).await?;
+        for id in ids {
+            let entry = index.get(generation, tenant, &id).await?;
+            let Some((version, body)) = entry.and_then(|e| Some((e.version, e.body?))) else {
+                continue;
+            };
+            let words = words_of_json(&body);
+            let holds = |wanted: &String| words.iter().any(|word| word.starts_with(wanted));
+            if wanted.iter().all(holds) && found.len() < limit {
+                found.push((id, version));
+            }
+        }
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// The workers at work.
+pub struct Running {
+    relay: Relay,
+    workers: [Projecting; 3],
+}
+
+impl Running {
+    /// How the relay is doing.
+    #[must_use]
+    pub fn relay(&self) -> RelayStatus {
+        self.relay.status()
+    }
+
+    /// Ends what they are at, and gives their roles back.
+    pub async fn drain(self) {
+        for worker in self.workers {
+            let ended = tokio::time::timeout(DRAIN_WITHIN, worker.drain()).await;
+            if let Ok(Err(error)) = ended {
+                tracing::warn!(error = %error, "a worker had ended before");
+            }
+        }
+        if let Err(error) = self.relay.drain().await {
+            tracing::warn!(error = %error, "the relay had ended before");
+        }
+    }
+}
+
+/// The fold of all views: a create sets the document, an update is merged into it (RFC 7396), a
+/// delete ends it.
+#[derive(Debug, Clone, Copy)]
+pub struct Merge(pub Target);
+
+impl Fold for Merge {
+    fn fold(&self, event: &Event, before: Option<&[u8]>) -> Result<Folded, HandlerError> {
+        let Some((target, kind)) = Target::split(&event.kind) else { return Ok(Folded::Keep) };
+        if target != self.0 {
+            return Ok(Folded::Keep);
+        }
+        let patch = || -> Result<Value, HandlerError> {
+            serde_json::from_slice(&event.payload).map_err(HandlerError::permanent)
+        };
+        match (kind, before) {
+            ("delete", _) => Ok(Folded::Delete),
+            ("create", _) => put(&patch()?),
+            ("update", before) => {
+                let before = before.map(serde_json::from_slice).transpose();
+                let mut document = before.map_err(HandlerError::permanent)?.unwrap_or(Value::Null);
+                merge(&mut document, patch()?);
+                put(&document)
+            }
+            _ => Ok(Folded::Keep),
+        }
+    }
+}
+
+fn put(document: &Value) -> Result<Folded, HandlerError> {
+    let bytes = serde_json::to_vec(document).map_err(HandlerError::permanent)?;
+    Ok(Folded::Put(bytes.into()))
+}
+
+/// RFC 7396 section 2.
+fn merge(document: &mut Value, patch: Value) {
+    let Value::Object(patch) = patch else {
+        *document = patch;
+        return;
+    };
+    if !document.is_object() {
+        *document = Value::Object(Map::new());
+    }
+    let Value::Object(members) = document else { return };
+    for (name, value) in patch {
+        if value.is_null() {
+            members.remove(&name);
+        } else {
+            merge(members.entry(name).or_insert(Value::Null), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn c09_an_update_is_merged_and_another_target_is_passed_over() {
+        let event = |kind: &str, payload: &str| Event {
+            tenant: "t".into(),
+            aggregate_id: "a".into(),
+            event_id: "e".into(),
+            sequence_number: 1,
+            kind: kind.into(),
+            payload: payload.to_owned().into(),
+            correlation_id: None,
+        };
+        let fold = Merge(Target::Instance);
+        let before = br#"{"a":1,"b":{"c":2,"d":3}}"#;
+        let patch = event("instance.update", r#"{"a":null,"b":{"c":4},"e":[null]}"#);
+        let Folded::Put(after) = fold.fold(&patch, Some(before)).unwrap() else { panic!("put") };
+        let after: Value = serde_json::from_slice(&after).unwrap();
+        assert_eq!(after, json!({"b": {"c": 4, "d": 3}, "e": [null]}));
+        let other = event("class.update", "{}");
+        assert_eq!(fold.fold(&other, Some(before)).unwrap(), Folded::Keep);
+        let delete = event("instance.delete", "{}");
+        assert_eq!(fold.fold(&delete, Some(before)).unwrap(), Folded::Delete);
+        let broken = event("instance.update", "{");
+        assert!(fold.fold(&broken, None).is_err());
+    }
+}

@@ -1,0 +1,204 @@
+//! `onceward streams`: looks at the events of a store. Reads only, also while a server runs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use comfy_table::Cell;
+use onceward::engine::Engine;
+use onceward::events::{Event, EventStore, Objects, Place};
+use onceward_reference::ontology::Settings;
+use serde_json::{Value, json};
+
+use super::reading;
+use crate::cli::{EventsAt, Streams};
+use crate::events_place;
+use crate::failure::Failure;
+use crate::open::StoreUrl;
+use crate::output::{Out, plain_line};
+
+/// Events of one read.
+const READ: usize = 500;
+
+/// Runs a command.
+pub(crate) async fn run(command: &Streams, url: &StoreUrl, out: &Out) -> Result<(), Failure> {
+    match command {
+        Streams::List { tenant, after, limit, at } => {
+            let (tenant, after) = (tenant.clone(), after.clone());
+            let limit = usize::from(*limit);
+            with_events(url, at, |store| async move {
+                list(&store, &tenant, after.as_deref(), limit, out).await
+            })
+            .await
+        }
+        Streams::Show { aggregate, tenant, after, limit, at } => {
+            let (aggregate, tenant, after) = (aggregate.clone(), tenant.clone(), *after);
+            let limit = usize::from(*limit);
+            with_events(url, at, |store| async move {
+                let read = store.read_aggregate(&tenant, &aggregate, after, limit).await;
+                print_events(&read.map_err(failed)?, out)
+            })
+            .await
+        }
+        Streams::Tail { last, follow, at } => {
+            let (last, follow) = (*last, *follow);
+            with_events(url, at, |store| async move { tail(&store, last, follow, out).await }).await
+        }
+    }
+}
+
+/// Opens the events for reading, and lets go of the store whatever came of it.
+async fn with_events<F>(
+    url: &StoreUrl,
+    at: &EventsAt,
+    look: impl FnOnce(EventStore) -> F,
+) -> Result<(), Failure>
+where
+    F: Future<Output = Result<(), Failure>>,
+{
+    let Some(folder) = events_place::folder(url, at.events.as_deref()) else {
+        let message = "a store in memory has no events that another process could read";
+        return Err(Failure::usage("streams.memory", message));
+    };
+    let objects = existing(folder)?;
+    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into());
+    let settings = Settings::read(variable)
+        .map_err(|error| Failure::usage("events.setting", error.to_string()))?;
+    let mut options = settings.event_store();
+    options.name.clone_from(&at.event_store);
+    reading(url, |store| async move {
+        let engine = Engine::new(Arc::clone(&store));
+        let events = EventStore::open_to_read(engine, objects, options).await.map_err(failed)?;
+        look(events).await
+    })
+    .await
+}
+
+/// A mistyped path is an error, never a new empty folder.
+fn existing(folder: PathBuf) -> Result<Objects, Failure> {
+    if !folder.is_dir() {
+        let message = format!(
+            "{} is no folder; name the one that events are kept in with --events PATH",
+            folder.display()
+        );
+        return Err(Failure::usage("streams.folder", message));
+    }
+    Objects::folder(folder).map_err(failed)
+}
+
+async fn list(
+    store: &EventStore,
+    tenant: &str,
+    after: Option<&str>,
+    limit: usize,
+    out: &Out,
+) -> Result<(), Failure> {
+    let mut streams = store.streams(tenant, after, limit + 1).await.map_err(failed)?;
+    let more = streams.len() > limit;
+    streams.truncate(limit);
+    let next = streams.last().filter(|_| more).map(|last| last.aggregate_id.clone());
+    if out.is_json() {
+        let item = |stream: &onceward::events::Stream| json!({ "aggregate_id": stream.aggregate_id, "sequence_number": stream.last });
+        let items: Vec<Value> = streams.iter().map(item).collect();
+        return out.print_json(&json!({ "items": items, "next": next }));
+    }
+    let mut table = out.table(&["AGGREGATE", "LAST NUMBER"]);
+    for stream in &streams {
+        table.add_row([Cell::new(plain_line(&stream.aggregate_id)), Cell::new(stream.last)]);
+    }
+    let mut text = match streams.is_empty() {
+        true => "No aggregates.\n".to_owned(),
+        false => out.render(&table),
+    };
+    if let Some(next) = next {
+        text.push_str(&format!("\nThere are more: go on with --after '{}'\n", plain_line(&next)));
+    }
+    out.print(&text)
+}
+
+/// The last events in the order of all, and those that come when it follows.
+async fn tail(store: &EventStore, last: u64, follow: bool, out: &Out) -> Result<(), Failure> {
+    let head = store.head().await.map_err(failed)?;
+    let mut after = store.place_before(head, last).await.map_err(failed)?;
+    loop {
+        let events = store.read_after(after, READ).await.map_err(failed)?;
+        if let Some((place, _)) = events.last() {
+            after = *place;
+            print_lines(&events, out)?;
+            continue;
+        }
+        if !follow {
+            return Ok(());
+        }
+        store.wait_after(after).await;
+    }
+}
+
+fn print_events(events: &[(Place, Event)], out: &Out) -> Result<(), Failure> {
+    if out.is_json() {
+        let items: Vec<Value> = events.iter().map(|(place, event)| shown(*place, event)).collect();
+        return out.print_json(&json!({ "items": items }));
+    }
+    if events.is_empty() {
+        return out.print("No events.\n");
+    }
+    let mut table = out.table(&["NUMBER", "KIND", "EVENT ID", "PLACE", "PAYLOAD"]);
+    for (place, event) in events {
+        table.add_row([
+            Cell::new(event.sequence_number),
+            Cell::new(plain_line(&event.kind)),
+            Cell::new(plain_line(&event.event_id)),
+            Cell::new(place),
+            Cell::new(payload_line(event)),
+        ]);
+    }
+    out.print(&out.render(&table))
+}
+
+/// One line per event: JSON for programs.
+fn print_lines(events: &[(Place, Event)], out: &Out) -> Result<(), Failure> {
+    let mut text = String::new();
+    for (place, event) in events {
+        if out.is_json() {
+            text.push_str(&shown(*place, event).to_string());
+        } else {
+            text.push_str(&format!(
+                "{place}  {}  {} #{}  {}  {}",
+                plain_line(&event.tenant),
+                plain_line(&event.aggregate_id),
+                event.sequence_number,
+                plain_line(&event.kind),
+                payload_line(event),
+            ));
+        }
+        text.push('\n');
+    }
+    out.print(&text)
+}
+
+/// The beginning of a payload, on one line.
+fn payload_line(event: &Event) -> String {
+    const SHOWN: usize = 60;
+    let text = String::from_utf8_lossy(&event.payload);
+    let cut: String = text.chars().take(SHOWN).collect();
+    let dots = if text.chars().count() > SHOWN { "…" } else { "" };
+    format!("{}{dots}", plain_line(&cut))
+}
+
+fn shown(place: Place, event: &Event) -> Value {
+    let text = || Value::String(String::from_utf8_lossy(&event.payload).into_owned());
+    json!({
+        "place": place.to_string(),
+        "tenant": event.tenant,
+        "aggregate_id": event.aggregate_id,
+        "sequence_number": event.sequence_number,
+        "event_id": event.event_id,
+        "kind": event.kind,
+        "correlation_id": event.correlation_id,
+        "payload": serde_json::from_slice(&event.payload).unwrap_or_else(|_| text()),
+    })
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` hands errors over")]
+fn failed(error: onceward::events::EventsError) -> Failure {
+    Failure::failed("streams", error.to_string())
+}

@@ -1,0 +1,79 @@
+//! The ontology service in the demo: where its parts are kept, what runs beside, what its users do.
+
+mod traffic;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use onceward::events::Objects;
+use onceward_reference::ontology::{Ontology, Options, SearchIn, Settings};
+
+use super::{Offer, Setup};
+use crate::events_place;
+use crate::failure::Failure;
+use crate::open::StoreUrl;
+use traffic::Traffic;
+
+/// The service, with relay and workers at work.
+pub(super) async fn offer(setup: &Setup) -> Result<Offer, Failure> {
+    let settings = settings()?;
+    let warnings = settings.warnings();
+    let options = Options {
+        principals: setup.principals.clone(),
+        settings,
+        search_in: search_in(&setup.url),
+    };
+    let objects = objects(&setup.url, setup.events.as_deref())?;
+    let opened = Ontology::open(setup.engine.clone(), objects, options).await;
+    let ontology = opened.map_err(|error| Failure::failed("events", error.to_string()))?;
+    let running = ontology.workers().start();
+    let running = running.map_err(|error| Failure::failed("events", error.to_string()))?;
+    let events = ontology.events().clone();
+    let traffic = Traffic::new(&ontology, &setup.principals, setup.tally.clone());
+    Ok(Offer {
+        name: "ontology",
+        router: ontology.router(),
+        doors: Vec::new(),
+        worker: Some(ontology.worker()),
+        drain: Box::pin(async move {
+            running.drain().await;
+            if let Err(error) = events.close().await {
+                tracing::warn!(error = %error, "the event store did not close");
+            }
+        }),
+        warnings,
+        traffic: Box::pin(traffic.run()),
+        welcome: include_str!("welcome.txt"),
+        counts: None,
+        audit_days: None,
+    })
+}
+
+/// The settings, from the environment.
+fn settings() -> Result<Settings, Failure> {
+    let look = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into());
+    Settings::read(look).map_err(|error| Failure::usage("events.setting", error.to_string()))
+}
+
+/// The search index is kept with the store.
+fn search_in(url: &StoreUrl) -> SearchIn {
+    match url {
+        StoreUrl::Sqlite(path) => SearchIn::Sqlite(path.clone()),
+        StoreUrl::Memory => SearchIn::Documents,
+        #[cfg(feature = "postgres")]
+        StoreUrl::Postgres(url) => SearchIn::Postgres(url.clone()),
+        #[cfg(feature = "dynamodb")]
+        StoreUrl::DynamoDb(_) => SearchIn::Documents,
+    }
+}
+
+/// Events lie in a folder; those of a store in memory, in memory.
+fn objects(url: &StoreUrl, folder: Option<&Path>) -> Result<Objects, Failure> {
+    let Some(folder) = events_place::folder(url, folder) else {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        return Ok(store.into());
+    };
+    Objects::folder(folder).map_err(|error| Failure::usage("events.folder", error.to_string()))
+}

@@ -1,0 +1,206 @@
+//! Commands and their events: numbers, repetitions, refusals.
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use super::world::{Service, create, delete, get, post, send, update};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c02_a_command_becomes_an_event_that_is_read_as_it_was_sent() {
+    let service = Service::start("c02");
+    let body = r#"{"event_id":"e1","aggregate_id":"bike","kind":"create",
+        "payload":{ "big": 12345678901234567890123, "text":"\u00e4", "x":1.50 }}"#;
+    let call = post("/v1/commands").keyless().raw(body).header("x-correlation-id", "trip-1");
+    let made = call.send(&service).await.must_be(201);
+    let expected = json!({ "event_id": "e1", "aggregate_id": "bike", "sequence_number": 1 });
+    assert_eq!(made.json(), expected);
+    assert!(!made.header("x-request-id").is_empty());
+    // At once, not after a while: the event store is the truth.
+    let read = get("/v1/aggregates/bike/events").send(&service).await.must_be(200);
+    let payload = r#"{ "big": 12345678901234567890123, "text":"\u00e4", "x":1.50 }"#;
+    let text = std::str::from_utf8(&read.body).unwrap();
+    assert!(text.contains(payload), "byte for byte: {text}");
+    let items: Vec<Value> =
+        serde_json::from_str::<Value>(text).unwrap()["items"].as_array().unwrap().clone();
+    assert_eq!(items.len(), 1);
+    for (member, value) in [
+        ("event_id", json!("e1")),
+        ("aggregate_id", json!("bike")),
+        ("sequence_number", json!(1)),
+        ("kind", json!("create")),
+        ("target", json!("instance")),
+        ("correlation_id", json!("trip-1")),
+    ] {
+        assert_eq!(items[0][member], value, "{member}");
+    }
+    assert_eq!(read.json()["next"], Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c03_numbers_rise_by_one_and_pages_follow_each_other() {
+    let service = Service::start("c03");
+    service.command(&create("a", "e1", &json!({}))).await.must_be(201);
+    for number in 1..12 {
+        let event_id = format!("e{}", number + 1);
+        let done = service.command(&update("a", &event_id, number, &json!({ "n": number }))).await;
+        assert_eq!(done.must_be(201).json()["sequence_number"], number + 1);
+    }
+    let (mut after, mut numbers) = (String::new(), Vec::new());
+    loop {
+        let path = format!("/v1/aggregates/a/events?limit=5{after}");
+        let page = get(&path).send(&service).await.must_be(200).json();
+        let items = page["items"].as_array().unwrap().clone();
+        numbers.extend(items.iter().map(|item| item["sequence_number"].as_u64().unwrap()));
+        let Some(next) = page["next"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    assert_eq!(numbers, (1..=12).collect::<Vec<_>>());
+    for bad in ["limit=0", "limit=1001", "after=x"] {
+        let path = format!("/v1/aggregates/a/events?{bad}");
+        get(&path).send(&service).await.refuses(422, "events.validation_failed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c04_c05_of_many_writers_that_expect_one_number_one_appends() {
+    let service = Service::start("c05");
+    service.command(&create("a", "e1", &json!({}))).await.must_be(201);
+    let commands: Vec<_> =
+        (0..16).map(|n| update("a", &format!("race-{n}"), 1, &json!({ "n": n }))).collect();
+    let answers = join_all(commands.iter().map(|command| service.command(command))).await;
+    assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 1);
+    for lost in answers.iter().filter(|answer| answer.status != 201) {
+        lost.refuses(409, "events.sequence_mismatch");
+        assert_eq!(lost.json()["current_seq"], 2);
+    }
+    assert_eq!(service.events("a").await.len(), 2);
+    for expected in [0, 5] {
+        let mut again = create("a", "e9", &json!({}));
+        again["expected_seq"] = json!(expected);
+        let refused = service.command(&again).await;
+        refused.refuses(409, "events.sequence_mismatch");
+        assert_eq!(refused.json()["current_seq"], 2, "create on what exists");
+    }
+    let early = service.command(&update("none", "e8", 3, &json!({}))).await;
+    early.refuses(409, "events.sequence_mismatch");
+    assert_eq!(early.json()["current_seq"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c05_updates_and_deletes_say_what_they_expect() {
+    let service = Service::start("c05-required");
+    service.command(&create("a", "e1", &json!({}))).await.must_be(201);
+    for kind in ["update", "delete"] {
+        let command = json!({ "event_id": "e2", "aggregate_id": "a", "kind": kind, "payload": {} });
+        service.command(&command).await.refuses(400, "events.expected_seq_required");
+    }
+    assert_eq!(service.events("a").await.len(), 1);
+    service.command(&delete("a", "e2", 1)).await.must_be(201);
+    service
+        .command(&update("a", "e3", 2, &json!({})))
+        .await
+        .refuses(409, "events.aggregate_deleted");
+    // The same command again is its first answer, whatever has happened since.
+    service.command(&delete("a", "e2", 1)).await.must_be(200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c06_the_same_command_again_is_its_first_answer() {
+    let service = Service::start("c06");
+    let command = create("a", "e1", &json!({ "name": "Red", "n": 1 }));
+    let copies: Vec<_> = vec![command.clone(); 8];
+    let answers = join_all(copies.iter().map(|command| service.command(command))).await;
+    assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 1);
+    assert!(answers.iter().all(|answer| [200, 201].contains(&answer.status)));
+    assert!(answers.iter().all(|answer| answer.body == answers[0].body));
+    service.command(&update("a", "e2", 1, &json!({}))).await.must_be(201);
+    let again = service.command(&command).await.must_be(200);
+    assert_eq!(again.body, answers[0].body);
+    let spelled = r#"{"payload":{"n":1.0,"name":"Red"},"kind":"create","aggregate_id":"a",
+        "event_id":"e1"}"#;
+    post("/v1/commands").keyless().raw(spelled).send(&service).await.must_be(200);
+    let other = service.command(&create("a", "e1", &json!({ "name": "Blue", "n": 1 }))).await;
+    other.refuses(409, "events.payload_mismatch");
+    assert_eq!(other.json()["differs"], json!(["/payload/name"]));
+    let other = service.command(&create("b", "e1", &json!({ "name": "Red", "n": 1 }))).await;
+    other.refuses(409, "events.payload_mismatch");
+    assert_eq!(service.events("a").await.len(), 2);
+    assert!(service.events("b").await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c10_ids_are_compared_byte_for_byte() {
+    let service = Service::start("c10");
+    let ids = ["a", "A", "a ", " a", "ä", "a\u{308}", "a/b", "a%2Fb", "a:b", "a?b#c", "日本", ".."];
+    for (n, id) in ids.iter().enumerate() {
+        let made = service.command(&create(id, &format!("e{n}"), &json!({ "n": n }))).await;
+        assert_eq!(made.must_be(201).json()["sequence_number"], 1, "{id:?}");
+    }
+    for (n, id) in ids.iter().enumerate() {
+        let events = service.events(id).await;
+        assert_eq!(events.len(), 1, "{id:?}");
+        assert_eq!(events[0]["event_id"], format!("e{n}"), "{id:?}");
+    }
+    for (n, id) in ids.iter().enumerate() {
+        assert_eq!(service.instance_at(id, 1).await["n"], n, "{id:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a01_organisations_never_see_each_other() {
+    let service = Service::start("a01");
+    let command = create("a", "e1", &json!({ "word": "ours" }));
+    service.command(&command).await.must_be(201);
+    service.instance_at("a", 1).await;
+    let theirs = |path: &str| get(path).by("demo-b");
+    assert!(theirs("/v1/aggregates/a/events").send(&service).await.items().is_empty());
+    theirs("/v1/instances/a").send(&service).await.refuses(404, "events.not_found");
+    assert!(theirs("/v1/search?q=ours").send(&service).await.items().is_empty());
+    // The same ids are theirs to use, with a payload of their own.
+    let other = create("a", "e1", &json!({ "word": "theirs" }));
+    send(&other).by("demo-b").send(&service).await.must_be(201);
+    assert_eq!(service.events("a").await[0]["payload"]["word"], "ours");
+    // Another user of the organisation is not another writer of the event.
+    send(&command).by("demo-a2").send(&service).await.must_be(200);
+    for path in ["/v1/aggregates/a/events", "/v1/instances/a", "/v1/search?q=a"] {
+        get(path).anonymous().send(&service).await.refuses(401, "auth.required");
+    }
+    send(&command).anonymous().send(&service).await.refuses(401, "auth.required");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_command_is_refused_and_leaves_nothing() {
+    let service = Service::start("refused");
+    for (body, status, code) in [
+        ("{", 400, "body.not_canonical"),
+        ("[]", 400, "body.not_canonical"),
+        (r#"{"event_id":"e","event_id":"f"}"#, 400, "body.not_canonical"),
+        ("{}", 422, "events.validation_failed"),
+        (r#"{"event_id":"e","aggregate_id":"a","kind":"burn"}"#, 422, "events.validation_failed"),
+        (r#"{"event_id":"","aggregate_id":"a","kind":"create"}"#, 422, "events.validation_failed"),
+        (
+            r#"{"event_id":"e","aggregate_id":"a","kind":"create","payload":[1]}"#,
+            422,
+            "events.validation_failed",
+        ),
+        (
+            r#"{"event_id":"e","aggregate_id":"a","kind":"create","target":"x"}"#,
+            422,
+            "events.validation_failed",
+        ),
+        (
+            r#"{"event_id":"e","aggregate_id":"a","kind":"update","expected_seq":-1}"#,
+            422,
+            "events.validation_failed",
+        ),
+    ] {
+        let refused = post("/v1/commands").keyless().raw(body).send(&service).await;
+        refused.refuses(status, code);
+    }
+    let long = format!(r#"{{"event_id":"{}"}}"#, "x".repeat(2 * 1024 * 1024));
+    let refused = post("/v1/commands").keyless().raw(&long).send(&service).await;
+    refused.refuses(413, "body.too_large");
+    get("/v1/nothing").send(&service).await.refuses(404, "events.not_found");
+    get("/v1/commands").send(&service).await.refuses(405, "request.method_not_allowed");
+    assert!(service.events("a").await.is_empty());
+}

@@ -1,0 +1,67 @@
+//! Kills: what was answered is there, once; what was not can be sent again; views go on.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::json;
+
+use super::world::{Service, create, eventually, send, update};
+
+/// Writers send commands while the process is killed at any moment and started again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c10_killed_anywhere_every_command_is_one_event_and_one_effect() {
+    const WRITERS: usize = 8;
+    const KILLS: u64 = 4;
+    let mut service = Service::start("killed");
+    for w in 0..WRITERS {
+        let made = create(&format!("a{w}"), &format!("{w}-0"), &json!({ "trips": 0 }));
+        service.command(&made).await.must_be(201);
+    }
+    let command = |w: usize, number: u64| {
+        let payload = json!({ "trips": number, "word": format!("w{w}n{number}") });
+        update(&format!("a{w}"), &format!("{w}-{number}"), number, &payload)
+    };
+    for round in 1..=KILLS {
+        let listen = service.listen;
+        let sent: Vec<_> =
+            (0..WRITERS).map(|w| tokio::spawn(send(&command(w, round)).try_send(listen))).collect();
+        // sleeps because the point of the kill is to be any
+        tokio::time::sleep(Duration::from_millis(round * 4)).await;
+        service.kill();
+        let answers = join_all(sent).await;
+        service = service.started_again();
+        for (w, answer) in answers.into_iter().enumerate() {
+            let again = service.command(&command(w, round)).await;
+            assert_eq!(again.json()["sequence_number"], round + 1, "{again:?}");
+            if let Some(first) = answer.unwrap() {
+                assert_eq!(first.must_be(201).body, again.must_be(200).body);
+            }
+        }
+    }
+    for w in 0..WRITERS {
+        let events = service.events(&format!("a{w}")).await;
+        let ids: Vec<_> = events.iter().map(|event| event["event_id"].clone()).collect();
+        let expected: Vec<_> = (0..=KILLS).map(|number| json!(format!("{w}-{number}"))).collect();
+        assert_eq!(ids, expected);
+        let instance = service.instance_at(&format!("a{w}"), KILLS + 1).await;
+        assert_eq!(instance["trips"], KILLS);
+        eventually("the search is up to date", async || {
+            !service.found(&format!("w{w}n{KILLS}")).await.is_empty()
+        })
+        .await;
+    }
+    let dead = service.operate("GET", "/v1/dead").await.items();
+    assert!(dead.is_empty(), "{dead:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigterm_drains_and_a_start_goes_on() {
+    let mut service = Service::start("sigterm");
+    let command = create("a", "e1", &json!({ "word": "kept" }));
+    let first = service.command(&command).await.must_be(201);
+    assert_eq!(service.terminated(), Some(0), "{}", service.said());
+    let service = service.started_again();
+    assert_eq!(service.command(&command).await.must_be(200).body, first.body);
+    service.command(&update("a", "e2", 1, &json!({ "n": 2 }))).await.must_be(201);
+    assert_eq!(service.instance_at("a", 2).await["word"], "kept");
+}

@@ -1,0 +1,54 @@
+//! The service's variables: a bad one is named, a weak one shows.
+
+use serde_json::json;
+
+use super::world::{Service, command, create, get, update};
+
+#[test]
+fn c11_a_variable_that_makes_no_sense_is_named_and_nothing_starts() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("ontology-variables");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    for (variable, value) in [
+        ("EVENT_PUBLISHER_BATCH_SIZE", "many"),
+        ("ENABLE_PROCESSED_EVENT_REGISTRY", "perhaps"),
+        ("EVENT_STORE_SEQUENCE_ALLOCATOR_MODE", "random"),
+        ("PROCESSED_EVENT_HEARTBEAT_INTERVAL_SECONDS", "800"),
+    ] {
+        let mut command = command(&folder, &["demo", "ontology", "--no-traffic"]);
+        let output = command.env(variable, value).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{variable}: {said}");
+        assert!(said.contains(variable), "{variable}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c11_a_registry_that_is_switched_off_shows_and_the_views_still_follow() {
+    let variables = [("ENABLE_PROCESSED_EVENT_REGISTRY", "false")];
+    let service = Service::start_named("ontology", "registry-off", &variables);
+    let health = get("/healthz").anonymous().try_send(service.admin).await.unwrap().must_be(200);
+    let warnings = health.json()["warnings"].to_string();
+    assert!(warnings.contains("ENABLE_PROCESSED_EVENT_REGISTRY"), "{warnings}");
+    service.command(&create("a", "e1", &json!({ "n": 1 }))).await.must_be(201);
+    service.command(&update("a", "e2", 1, &json!({ "n": 2 }))).await.must_be(201);
+    assert_eq!(service.instance_at("a", 2).await["n"], 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c06_c11_in_warn_mode_another_payload_is_a_no_op_with_a_warning() {
+    let variables = [
+        ("EVENT_STORE_IDEMPOTENCY_MISMATCH_MODE", "warn"),
+        ("EVENT_STORE_SEQUENCE_ALLOCATOR_MODE", "legacy"),
+        ("EVENT_STORE_SEQUENCE_SCHEMA", "other"),
+    ];
+    let service = Service::start_named("ontology", "warn", &variables);
+    let first = service.command(&create("a", "e1", &json!({ "n": 1 }))).await.must_be(201);
+    let other = service.command(&create("a", "e1", &json!({ "n": 2 }))).await.must_be(200);
+    assert_eq!(other.body, first.body);
+    assert!(other.header("warning").starts_with("299 "), "{other:?}");
+    assert_eq!(service.events("a").await[0]["payload"]["n"], 1);
+    let health = get("/healthz").anonymous().try_send(service.admin).await.unwrap();
+    let warnings = health.json()["warnings"].to_string();
+    assert!(warnings.contains("EVENT_STORE_SEQUENCE_ALLOCATOR_MODE"), "{warnings}");
+}

@@ -1,0 +1,78 @@
+//! Points where a test may stop this process, by name.
+//!
+//! Without the feature `testing` they are nothing. With it, a test's child process says what
+//! happens there (`testing::points`): a real process is killed at a real place, not in a model.
+
+/// A place in the course of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Point {
+    /// A worker has claimed an event; its handler has not started.
+    AfterClaim,
+    /// A worker is about to have its effect.
+    BeforeEffect,
+    /// A worker's effect has happened, or is in hand; nothing is recorded.
+    AfterEffect,
+    /// A worker is about to record the event as done.
+    BeforeDone,
+    /// A projection is about to write its view.
+    BeforeWrite,
+    /// A projection has written its view.
+    AfterWrite,
+    /// A consumer is about to commit its offset.
+    BeforeOffset,
+    /// A relay is about to publish.
+    BeforePublish,
+    /// A relay has published and was acknowledged; its checkpoint does not say so yet.
+    BeforeCheckpoint,
+    /// A relay has written its checkpoint.
+    AfterCheckpoint,
+}
+
+impl Point {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::AfterClaim,
+        Self::BeforeEffect,
+        Self::AfterEffect,
+        Self::BeforeDone,
+        Self::BeforeWrite,
+        Self::AfterWrite,
+        Self::BeforeOffset,
+        Self::BeforePublish,
+        Self::BeforeCheckpoint,
+        Self::AfterCheckpoint,
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::AfterClaim => "after-claim",
+            Self::BeforeEffect => "before-effect",
+            Self::AfterEffect => "after-effect",
+            Self::BeforeDone => "before-done",
+            Self::BeforeWrite => "before-write",
+            Self::AfterWrite => "after-write",
+            Self::BeforeOffset => "before-offset",
+            Self::BeforePublish => "before-publish",
+            Self::BeforeCheckpoint => "before-checkpoint",
+            Self::AfterCheckpoint => "after-checkpoint",
+        }
+    }
+
+    /// Reads [`Point::as_str`] back.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|point| point.as_str() == text)
+    }
+}
+
+/// This process is at a point.
+#[cfg(feature = "testing")]
+pub(crate) fn reach(point: Point) {
+    crate::testing::points::reached(point);
+}
+
+/// This process is at a point: nothing to do.
+#[cfg(not(feature = "testing"))]
+pub(crate) fn reach(_: Point) {}

@@ -1,0 +1,28 @@
+//! The event store as the source of a relay.
+
+use super::log::{LogError, LogFuture, Source};
+use crate::events::{Event, EventStore, EventsError, Place};
+
+impl Source for EventStore {
+    fn read_after(&self, after: Place, limit: usize) -> LogFuture<'_, Vec<(Place, Event)>> {
+        Box::pin(async move { Self::read_after(self, after, limit).await.map_err(said) })
+    }
+
+    fn head(&self) -> LogFuture<'_, Place> {
+        Box::pin(async move { Self::head(self).await.map_err(said) })
+    }
+
+    fn wait_after(&self, after: Place) -> LogFuture<'_, ()> {
+        Box::pin(async move {
+            Self::wait_after(self, after).await;
+            Ok(())
+        })
+    }
+}
+
+fn said(error: EventsError) -> LogError {
+    match error {
+        EventsError::Corrupt(_) => LogError::Broken(error.to_string()),
+        other => LogError::Unavailable(other.to_string()),
+    }
+}
