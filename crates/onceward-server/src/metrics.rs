@@ -195,8 +195,7 @@ impl Metrics {
             shared: Mutex::default(),
         };
         metrics.register();
-        let _begun =
-            metrics.store_errors.get_or_create(&StoreLabels { store, code: "store.unavailable" });
+        drop(metrics.store_errors.get_or_create(&StoreLabels { store, code: "store.unavailable" }));
         metrics
     }
 

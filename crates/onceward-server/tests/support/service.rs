@@ -199,7 +199,7 @@ impl Service {
     }
 
     /// A command on its store, in its folder; the embedded store must not be in use then.
-    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn beside(&self, arguments: &[&str]) -> Command {
         let mut command = command(&self.folder, arguments);
         command.args(["--store", &self.store]);
         command

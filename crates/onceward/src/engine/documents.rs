@@ -251,9 +251,9 @@ impl Engine {
     pub(crate) async fn apply(
         &self,
         guard: &Guard,
-        effects: &decide::Effects,
-        trace: &onceward_core::audit::Trace,
-    ) -> Result<Option<decide::Verdict>, EngineError> {
+        effects: &Effects,
+        trace: &Trace,
+    ) -> Result<Option<Verdict>, EngineError> {
         guard.rule.validate()?;
         effects.validate(guard.subject.tenant_column())?;
         let decide =
