@@ -3,6 +3,10 @@
 //! Every flag has a variable `ONCEWARD_…` and says its default. Nothing here opens or decides
 //! anything; values that clap can't check are checked by the command that uses them.
 
+mod flow;
+
+pub(crate) use flow::{FlowAt, ProjectArgs, ProjectWhat, RelayArgs, RelayWhat, WorkerArgs};
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -146,6 +150,12 @@ pub(crate) enum Command {
     /// Looks at events: aggregates, their events, all in order.
     #[command(subcommand, arg_required_else_help = true)]
     Streams(Streams),
+    /// Publishes events to the log, until told to stop.
+    Relay(RelayArgs),
+    /// Handles events: instances and classes, until told to stop.
+    Worker(WorkerArgs),
+    /// Keeps the search up to date, until told to stop; rebuilds and verifies views.
+    Project(ProjectArgs),
     /// Prints the description of the control API (OpenAPI 3.1).
     Openapi,
     /// Tells what a configuration comes to, or prints one to begin with.
