@@ -24,6 +24,7 @@ pub use settings::{SettingError, Settings};
 pub use workers::{Merge, Running, SearchIn, Workers};
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -34,8 +35,12 @@ use onceward::engine::Engine;
 use onceward::events::{EventStore, EventsError, Objects};
 use onceward::http::{Caller, Identity};
 use onceward::projection::ViewError;
+use onceward::worker::{Builder, Context, JobError, Worker};
 
 use crate::principals::{self, Principal, Role};
+
+/// How often what is past its time is dropped.
+const SWEEP_EVERY: Duration = Duration::from_secs(3_600);
 
 /// What a command is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +167,16 @@ impl Ontology {
             .layer(DefaultBodyLimit::max(commands::BODY_BYTES_MAX))
             .with_state(self.clone())
             .layer(from_fn_with_state(self.clone(), front::enter))
+    }
+
+    /// A worker that sweeps the store, to be started: once an hour among all processes on it.
+    #[must_use]
+    pub fn worker(&self) -> Builder {
+        let engine = self.events().engine().clone();
+        Worker::builder(engine).every(SWEEP_EVERY, "sweep", |job: Context| async move {
+            job.engine().sweep(|_| {}).await?;
+            Ok::<_, JobError>(())
+        })
     }
 
     fn identify(&self, head: &Parts) -> Option<Caller> {

@@ -13,7 +13,7 @@ async fn streams_are_listed_shown_and_tailed_beside_a_running_service() {
     let run = |arguments: &[&str]| {
         let mut command = command(&service.folder, arguments);
         let output = command.args(["--store", service.store()]).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         text
     };

@@ -175,7 +175,8 @@ impl Packer {
         if due && (leading || self.missing) {
             self.looked_at = Some(Instant::now());
             self.missing = false;
-            self.find_intents().await?;
+            // Without an answer, or when one can't be read, the others go on.
+            self.missing |= self.find_intents().await.is_err();
         }
         Ok(())
     }
@@ -289,7 +290,7 @@ impl Packer {
             let behind = shared.head.borrow().segment - *shared.indexed.borrow();
             return behind < shared.options.unsettled_max;
         }
-        let patience = shared.options.patience;
+        let patience = if shared.alone { Duration::ZERO } else { shared.options.patience };
         self.waiting.values().any(|intent| intent.since.elapsed() >= patience)
     }
 

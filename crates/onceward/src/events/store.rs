@@ -55,6 +55,9 @@ pub(super) struct Shared {
     pub(super) leading: watch::Sender<bool>,
     pub(super) stage: watch::Sender<Stage>,
     pub(super) inbox: mpsc::UnboundedSender<Intent>,
+    /// Whether no other process can write to the engine's store: then nobody else packs, and a
+    /// lease that a dead process left need not be waited for.
+    pub(super) alone: bool,
     tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -262,7 +265,9 @@ impl Shared {
     ) -> Result<(Arc<Self>, mpsc::UnboundedReceiver<Intent>), EventsError> {
         options.validate()?;
         let (inbox, received) = mpsc::unbounded_channel();
+        let alone = matches!(engine.capabilities().name, "sqlite" | "memory");
         let shared = Arc::new(Self {
+            alone,
             cache: Cache::new(options.cache_bytes),
             names: Names::new(&options),
             engine,

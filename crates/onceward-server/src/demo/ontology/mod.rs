@@ -38,7 +38,7 @@ pub(super) async fn offer(setup: &Setup) -> Result<Offer, Failure> {
         name: "ontology",
         router: ontology.router(),
         doors: Vec::new(),
-        worker: None,
+        worker: Some(ontology.worker()),
         drain: Box::pin(async move {
             running.drain().await;
             if let Err(error) = events.close().await {
