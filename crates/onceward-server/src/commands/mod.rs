@@ -5,6 +5,7 @@ pub(crate) mod audit;
 pub(crate) mod backfill;
 pub(crate) mod config;
 pub(crate) mod dead;
+pub(crate) mod flow;
 pub(crate) mod generate;
 pub(crate) mod jobs;
 pub(crate) mod keys;
@@ -90,6 +91,9 @@ async fn directly(
         Command::Bench(Bench::Batch(args)) => bench::batch::run(url, args, out).await,
         Command::Bench(Bench::Events(args)) => bench::events(url, args, out).await,
         Command::Streams(command) => streams::run(command, url, out).await,
+        Command::Relay(args) => flow::relay(args, (url, common), out).await,
+        Command::Worker(args) => flow::worker(args, (url, common), out).await,
+        Command::Project(args) => flow::project(args, (url, common), out).await,
         // These need no store and are run before one is looked for.
         Command::Serve(_)
         | Command::Demo(_)
