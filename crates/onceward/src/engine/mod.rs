@@ -11,6 +11,7 @@ mod documents;
 mod erasures;
 mod error;
 mod fair;
+mod hands;
 mod heard;
 mod jobs;
 mod lines;
@@ -74,6 +75,7 @@ struct Inner {
     sightings: Sightings,
     turns: Turns,
     places: jobs::Places,
+    hands: hands::Hands,
     rounds: Arc<fair::Rounds>,
     notes: notes::Notes,
     options: EngineOptions,
@@ -107,6 +109,7 @@ impl Engine {
             sightings: Sightings::default(),
             turns: Turns::default(),
             places: jobs::Places::default(),
+            hands: hands::Hands::default(),
             rounds,
             notes: notes::Notes::default(),
             options,
