@@ -13,6 +13,7 @@ mod documents;
 mod erasures;
 mod error;
 mod fair;
+mod hands;
 mod heard;
 mod jobs;
 mod lines;
@@ -78,6 +79,7 @@ struct Inner {
     sightings: Sightings,
     turns: Turns,
     places: jobs::Places,
+    hands: hands::Hands,
     rounds: Arc<fair::Rounds>,
     notes: notes::Notes,
     sweeps: sweep::Sweeps,
@@ -112,6 +114,7 @@ impl Engine {
             sightings: Sightings::default(),
             turns: Turns::default(),
             places: jobs::Places::default(),
+            hands: hands::Hands::default(),
             rounds,
             notes: notes::Notes::default(),
             sweeps: sweep::Sweeps::default(),
