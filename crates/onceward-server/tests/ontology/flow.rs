@@ -11,7 +11,7 @@ use super::world::{Service, command, create, delete, is_shared, update};
 /// Runs a command on the service's store; what it said, and how it ended.
 fn run(service: &Service, arguments: &[&str]) -> (Value, Option<i32>) {
     let mut command = command(&service.folder, arguments);
-    let output = command.args(["--json", "--store", service.store()]).output().unwrap();
+    let output = command.args(["--json", "--store", service.store_url()]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let said = serde_json::from_str(&text).unwrap_or(Value::Null);
     (said, output.status.code())
@@ -68,7 +68,7 @@ impl Process {
     fn start(service: &Service, what: &str) -> Self {
         let ready = service.folder.join(format!("{what}.ready"));
         let mut command = command(&service.folder, &[what, "--ready-file"]);
-        command.arg(&ready).args(["--store", service.store()]);
+        command.arg(&ready).args(["--store", service.store_url()]);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let begun = Instant::now();
         while !ready.exists() {
