@@ -137,6 +137,7 @@ impl Ontology {
     ) -> Result<Self, OpenError> {
         let events = EventStore::open(engine, objects, options.settings.event_store()).await?;
         let workers = Workers::new(events.clone(), options.settings, &options.search_in)?;
+        workers.prepare().await?;
         let identity = principals::identity(options.principals.clone());
         let principals = options.principals;
         Ok(Self(Arc::new(Inner { events, workers, identity, principals })))

@@ -58,6 +58,7 @@ pub struct Workers {
     instances: Projection,
     classes: Projection,
     search: Projection,
+    view: Arc<dyn View>,
     index: Index,
     settings: Arc<Settings>,
 }
@@ -115,12 +116,22 @@ impl Workers {
             ),
             classes: projection(Self::CLASSES, classes, Target::Class, settings.ontology_attempts),
             search: projection(Self::SEARCH, view, Target::Instance, settings.projection_attempts),
+            view,
             engine,
             events,
             log: Arc::new(log),
             index,
             settings: Arc::new(settings),
         })
+    }
+
+    /// Makes the search ready to be asked, also before the first event.
+    ///
+    /// # Errors
+    /// When the store or the index gives no answer.
+    pub async fn prepare(&self) -> Result<(), ViewError> {
+        let generation = self.search.generation().await?.live;
+        self.view.prepare(generation).await
     }
 
     /// Starts the relay and all workers.

@@ -23,9 +23,19 @@ use super::segment;
 use super::{Allocator, Event, EventStoreOptions, EventsError, Objects, OnMismatch, Place};
 use crate::engine::{Engine, random_u64};
 
-/// An event store. Cheap to clone; must be opened within a tokio runtime.
+/// An event store. Cheap to clone; must be opened within a tokio runtime. When the last clone is
+/// dropped it closes by itself, and what waits is packed.
 #[derive(Clone)]
-pub struct EventStore(pub(super) Arc<Shared>);
+pub struct EventStore(pub(super) Arc<Shared>, #[expect(dead_code, reason = "dropped")] Arc<Last>);
+
+/// Held by every clone, and by nobody else: its end is the event store's.
+struct Last(Arc<Shared>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        self.0.reach(Stage::Closing);
+    }
+}
 
 /// How far its end has come: each part waits for the one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,7 +93,7 @@ impl EventStore {
             tokio::spawn(packer.run()),
         ];
         shared.tasks().extend(tasks);
-        Ok(Self(shared))
+        Ok(Self::of(shared))
     }
 
     /// Opens an event store to look at it: nothing is written anywhere, and appends are refused.
@@ -97,7 +107,11 @@ impl EventStore {
     ) -> Result<Self, EventsError> {
         let (shared, _) = Shared::new(engine, objects.into(), options)?;
         shared.look_for_head().await?;
-        Ok(Self(shared))
+        Ok(Self::of(shared))
+    }
+
+    fn of(shared: Arc<Shared>) -> Self {
+        Self(shared.clone(), Arc::new(Last(shared)))
     }
 
     /// Appends an event, once, and answers when it is durable.
