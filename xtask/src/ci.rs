@@ -219,12 +219,14 @@ fn test(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-fn examples(_: &mut Run) -> Result<()> {
+fn examples(run: &mut Run) -> Result<()> {
+    run.start_services()?;
     let names = example_names(&shell::root()?.join(EXAMPLES))?;
     for name in &names {
         // No `--package`: at the root this unifies features over all members, as `--workspace`
         // does for the tests, and so nothing is compiled again.
-        shell::run(&mut shell::cargo(&["run", "--all-features", "--example", name])?)?;
+        let mut command = shell::cargo(&["run", "--all-features", "--example", name])?;
+        shell::run(command.envs(run.environment.iter().map(|(name, url)| (name, url))))?;
     }
     println!("{} examples ran", names.len());
     Ok(())
