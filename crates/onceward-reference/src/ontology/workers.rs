@@ -115,7 +115,12 @@ impl Workers {
                 settings.instance_attempts,
             ),
             classes: projection(Self::CLASSES, classes, Target::Class, settings.ontology_attempts),
-            search: projection(Self::SEARCH, view, Target::Instance, settings.projection_attempts),
+            search: projection(
+                Self::SEARCH,
+                view.clone(),
+                Target::Instance,
+                settings.projection_attempts,
+            ),
             view,
             engine,
             events,

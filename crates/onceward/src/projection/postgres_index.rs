@@ -213,7 +213,8 @@ impl Versioned for PostgresIndex {
 }
 
 fn plain(column: &str) -> String {
-    onceward_core::text::unescape(column).map_or_else(|| column.to_owned(), |id| id.into_owned())
+    onceward_core::text::unescape(column)
+        .map_or_else(|| column.to_owned(), std::borrow::Cow::into_owned)
 }
 
 fn version(column: i64) -> u64 {
