@@ -20,11 +20,13 @@ use onceward_core::key::Key;
 use onceward_core::record::State;
 
 use crate::cache::SharedCache;
+use crate::commands::backfill::Backfill;
 use crate::config::Config;
 use crate::config::flags::Flags;
 use crate::export::Format;
 use crate::failure::Failure;
 use crate::logs::{LogFormat, LogLevel};
+use crate::report::args::Report;
 use crate::times::Moment;
 
 /// Items of one page when `--limit` is not given.
@@ -52,8 +54,8 @@ pub(crate) struct Common {
     #[arg(help_heading = "Common options")]
     pub(crate) config: Option<PathBuf>,
 
-    /// The store: `sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`. Default: what the
-    /// configuration says, otherwise `sqlite:onceward.db`.
+    /// The store: `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, `dynamodb://REGION/TABLE` or
+    /// `memory:`. Default: what the configuration says, otherwise `sqlite:onceward.db`.
     #[arg(long, global = true, value_name = "URL", env = "ONCEWARD_STORE", hide_env_values = true)]
     #[arg(help_heading = "Common options")]
     pub(crate) store: Option<String>,
@@ -144,6 +146,8 @@ pub(crate) enum Command {
     /// Searches the audit entries.
     #[command(subcommand, arg_required_else_help = true)]
     Audit(Audit),
+    /// Tells who uses keys, how often they conflict, and how long they are kept.
+    Report(Report),
     /// Drops outcomes past their retention and keys past their remembrance.
     Sweep,
     /// Makes the store's tables, or brings them to the version of this program.
@@ -151,6 +155,9 @@ pub(crate) enum Command {
     /// Measures, beside baselines measured in the same run.
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Bench),
+    /// Takes in what came before there were keys.
+    #[command(subcommand, arg_required_else_help = true)]
+    Backfill(Backfill),
     /// Looks at events: aggregates, their events, all in order.
     #[command(subcommand, arg_required_else_help = true)]
     Streams(Streams),

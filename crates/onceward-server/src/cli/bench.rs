@@ -3,6 +3,8 @@
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 
+use crate::bench::batch::BenchBatch;
+
 /// What to measure.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
@@ -12,6 +14,8 @@ pub(crate) enum Bench {
     Http(BenchHttp),
     /// Jobs from enqueue to done, with a handler that does nothing.
     Jobs(BenchJobs),
+    /// Measurements in batches beside one by one, and with checks beside without.
+    Batch(BenchBatch),
     /// Appends of events that are durable when they are answered, and what follows them.
     Events(BenchEvents),
 }

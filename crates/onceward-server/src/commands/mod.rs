@@ -2,6 +2,7 @@
 //! closes what it opened, also when it failed.
 
 pub(crate) mod audit;
+pub(crate) mod backfill;
 pub(crate) mod config;
 pub(crate) mod dead;
 pub(crate) mod flow;
@@ -9,6 +10,7 @@ pub(crate) mod generate;
 pub(crate) mod jobs;
 pub(crate) mod keys;
 mod migrate;
+mod report;
 pub(crate) mod serve;
 mod spinner;
 mod streams;
@@ -79,11 +81,14 @@ async fn directly(
         Command::Audit(Audit::Verify { tenant }) => {
             audit::verify(url, tenant.as_deref(), common, out).await
         }
+        Command::Report(args) => report::report(url, args, out).await,
         Command::Sweep => sweep::sweep(url, common.shared_cache()?.as_ref(), out).await,
         Command::Migrate => migrate::migrate(url, out).await,
+        Command::Backfill(args) => backfill::run(args, url, out).await,
         Command::Bench(Bench::Store(args)) => bench::store(url, args, out).await,
         Command::Bench(Bench::Http(args)) => bench::http(url, args, out).await,
         Command::Bench(Bench::Jobs(args)) => bench::jobs(url, args, out).await,
+        Command::Bench(Bench::Batch(args)) => bench::batch::run(url, args, out).await,
         Command::Bench(Bench::Events(args)) => bench::events(url, args, out).await,
         Command::Streams(command) => streams::run(command, url, out).await,
         Command::Relay(args) => flow::relay(args, (url, common), out).await,

@@ -263,6 +263,8 @@ pub(crate) fn search_in(url: &StoreUrl) -> SearchIn {
         StoreUrl::Memory => SearchIn::Documents,
         #[cfg(feature = "postgres")]
         StoreUrl::Postgres(url) => SearchIn::Postgres(url.clone()),
+        #[cfg(feature = "dynamodb")]
+        StoreUrl::DynamoDb(_) => SearchIn::Documents,
     }
 }
 

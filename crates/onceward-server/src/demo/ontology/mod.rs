@@ -48,6 +48,8 @@ pub(super) async fn offer(setup: &Setup) -> Result<Offer, Failure> {
         warnings,
         traffic: Box::pin(traffic.run()),
         welcome: include_str!("welcome.txt"),
+        counts: None,
+        audit_days: None,
     })
 }
 
