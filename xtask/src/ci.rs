@@ -33,10 +33,10 @@ const STEPS: &[Step] = &[
 ];
 
 /// The servers that the tests talk to.
-const SERVICES: &[&str] = &["postgres", "redis"];
+const SERVICES: &[&str] = &["postgres", "redis", "dynamodb"];
 
 /// The tests that drive the reference services.
-const SERVICE_SUITES: &[&str] = &["planning"];
+const SERVICE_SUITES: &[&str] = &["planning", "measurements", "business"];
 
 /// Where the library's examples are.
 const EXAMPLES: &str = "crates/onceward/examples";

@@ -3,6 +3,11 @@
 //! A service here uses the library as any user would: no store is touched but through the engine.
 //! Listeners, flags and files are the binary's business, not this crate's.
 
+pub mod business;
+mod csv;
+mod ids;
+pub mod measurements;
 pub mod ontology;
+mod paging;
 pub mod planning;
 pub mod principals;

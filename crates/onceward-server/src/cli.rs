@@ -3,6 +3,14 @@
 //! Every flag has a variable `ONCEWARD_…` and says its default. Nothing here opens or decides
 //! anything; values that clap can't check are checked by the command that uses them.
 
+mod bench;
+mod flow;
+mod streams;
+
+pub(crate) use bench::{Bench, BenchEvents, BenchHttp, BenchJobs, BenchStore};
+pub(crate) use flow::{FlowAt, ProjectArgs, ProjectWhat, RelayArgs, RelayWhat, WorkerArgs};
+pub(crate) use streams::{EventsAt, Streams};
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -12,11 +20,13 @@ use onceward_core::key::Key;
 use onceward_core::record::State;
 
 use crate::cache::SharedCache;
+use crate::commands::backfill::Backfill;
 use crate::config::Config;
 use crate::config::flags::Flags;
 use crate::export::Format;
 use crate::failure::Failure;
 use crate::logs::{LogFormat, LogLevel};
+use crate::report::args::Report;
 use crate::times::Moment;
 
 /// Items of one page when `--limit` is not given.
@@ -44,8 +54,8 @@ pub(crate) struct Common {
     #[arg(help_heading = "Common options")]
     pub(crate) config: Option<PathBuf>,
 
-    /// The store: `sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`. Default: what the
-    /// configuration says, otherwise `sqlite:onceward.db`.
+    /// The store: `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, `dynamodb://REGION/TABLE` or
+    /// `memory:`. Default: what the configuration says, otherwise `sqlite:onceward.db`.
     #[arg(long, global = true, value_name = "URL", env = "ONCEWARD_STORE", hide_env_values = true)]
     #[arg(help_heading = "Common options")]
     pub(crate) store: Option<String>,
@@ -136,6 +146,8 @@ pub(crate) enum Command {
     /// Searches the audit entries.
     #[command(subcommand, arg_required_else_help = true)]
     Audit(Audit),
+    /// Tells who uses keys, how often they conflict, and how long they are kept.
+    Report(Report),
     /// Drops outcomes past their retention and keys past their remembrance.
     Sweep,
     /// Makes the store's tables, or brings them to the version of this program.
@@ -143,9 +155,18 @@ pub(crate) enum Command {
     /// Measures, beside baselines measured in the same run.
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Bench),
+    /// Takes in what came before there were keys.
+    #[command(subcommand, arg_required_else_help = true)]
+    Backfill(Backfill),
     /// Looks at events: aggregates, their events, all in order.
     #[command(subcommand, arg_required_else_help = true)]
     Streams(Streams),
+    /// Publishes events to the log, until told to stop.
+    Relay(RelayArgs),
+    /// Handles events: instances and classes, until told to stop.
+    Worker(WorkerArgs),
+    /// Keeps the search up to date, until told to stop; rebuilds and verifies views.
+    Project(ProjectArgs),
     /// Prints the description of the control API (OpenAPI 3.1).
     Openapi,
     /// Tells what a configuration comes to, or prints one to begin with.
@@ -162,67 +183,6 @@ pub(crate) enum Command {
         #[arg(long, value_name = "DIR", env = "ONCEWARD_OUT")]
         out: Option<PathBuf>,
     },
-}
-
-/// Looks at events.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Streams {
-    /// Lists the aggregates of a tenant with their last numbers.
-    List {
-        /// Whose.
-        #[arg(long, value_name = "TENANT", env = "ONCEWARD_TENANT")]
-        tenant: String,
-        /// Goes on behind this aggregate. Default: from the first.
-        #[arg(long, value_name = "ID", env = "ONCEWARD_AFTER")]
-        after: Option<String>,
-        /// How many at most.
-        #[arg(long, value_name = "N", env = "ONCEWARD_LIMIT", default_value_t = 100)]
-        #[arg(value_parser = clap::value_parser!(u16).range(1..=999))]
-        limit: u16,
-        #[command(flatten)]
-        at: EventsAt,
-    },
-    /// Shows the events of one aggregate, in order.
-    Show {
-        /// Which aggregate.
-        #[arg(value_name = "AGGREGATE")]
-        aggregate: String,
-        /// Whose.
-        #[arg(long, value_name = "TENANT", env = "ONCEWARD_TENANT")]
-        tenant: String,
-        /// Goes on behind this number.
-        #[arg(long, value_name = "NUMBER", env = "ONCEWARD_AFTER", default_value_t = 0)]
-        after: u64,
-        /// How many at most.
-        #[arg(long, value_name = "N", env = "ONCEWARD_LIMIT", default_value_t = 100)]
-        #[arg(value_parser = clap::value_parser!(u16).range(1..=1_000))]
-        limit: u16,
-        #[command(flatten)]
-        at: EventsAt,
-    },
-    /// Shows the last events of all tenants in the order of all; `--json`: one per line.
-    Tail {
-        /// How many at first.
-        #[arg(long, value_name = "N", env = "ONCEWARD_LAST", default_value_t = 20)]
-        last: u64,
-        /// Goes on with those that come. Default: off.
-        #[arg(long, env = "ONCEWARD_FOLLOW", value_parser = FalseyValueParser::new())]
-        follow: bool,
-        #[command(flatten)]
-        at: EventsAt,
-    },
-}
-
-/// Where events are.
-#[derive(Debug, Args)]
-pub(crate) struct EventsAt {
-    /// The folder that events are kept in. Default: beside a SQLite store, `NAME.events`; with
-    /// another store `onceward.events`.
-    #[arg(long, value_name = "PATH", env = "ONCEWARD_EVENTS")]
-    pub(crate) events: Option<PathBuf>,
-    /// The event store's name.
-    #[arg(long, value_name = "NAME", env = "ONCEWARD_EVENT_STORE", default_value = "ontology")]
-    pub(crate) event_store: String,
 }
 
 /// How to serve.
@@ -561,94 +521,6 @@ pub(crate) struct AuditWanted {
     /// Before: as `--from`. Default: all.
     #[arg(long, value_name = "WHEN", env = "ONCEWARD_TO")]
     pub(crate) to: Option<Moment>,
-}
-
-/// What to measure.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Bench {
-    /// Claims, completions and replays on a store, beside what the file system and SQLite can do.
-    Store(BenchStore),
-    /// The layer and the gateway over HTTP, beside the same handler without them.
-    Http(BenchHttp),
-    /// Jobs from enqueue to done, with a handler that does nothing.
-    Jobs(BenchJobs),
-    /// Appends of events that are durable when they are answered, and what follows them.
-    Events(BenchEvents),
-}
-
-/// How to measure events. SQLite and the folder of events are measured in a temporary folder beside
-/// the `--store` path, which itself is not touched; Postgres in schemas of their own, removed at
-/// the end.
-#[derive(Debug, Args)]
-pub(crate) struct BenchEvents {
-    /// How long each part is measured, in seconds: about that, where events are counted.
-    #[arg(long, value_name = "N", env = "ONCEWARD_SECONDS", default_value_t = 10)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=3_600))]
-    pub(crate) seconds: u32,
-    /// Events that a store holds before appends are measured, the fewest and the most compared;
-    /// one number leaves that part out.
-    #[arg(long, value_name = "N,…", env = "ONCEWARD_HELD", value_delimiter = ',')]
-    #[arg(default_value = "10000,1000000")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
-    pub(crate) held: Vec<u64>,
-}
-
-/// How to measure a store. SQLite is measured in a temporary folder beside the `--store` path,
-/// which itself is not touched; Postgres under a tenant of its own, erased at the end.
-#[derive(Debug, Args)]
-pub(crate) struct BenchStore {
-    /// How long each part is measured, in seconds.
-    #[arg(long, value_name = "N", env = "ONCEWARD_SECONDS", default_value_t = 10)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=3_600))]
-    pub(crate) seconds: u32,
-    /// Concurrent callers.
-    #[arg(long, value_name = "N", env = "ONCEWARD_CALLERS", default_value_t = 64)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=4_096))]
-    pub(crate) callers: u32,
-    /// Live records that the store holds before the pairs are measured, one figure each.
-    #[arg(long, value_name = "N,…", env = "ONCEWARD_RECORDS", value_delimiter = ',')]
-    #[arg(default_value = "1000,1000000")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
-    pub(crate) records: Vec<u64>,
-    /// Adds 10,000,000 to `--records`: takes tens of gigabytes and many minutes. Default: off.
-    #[arg(long, env = "ONCEWARD_BIG", value_parser = FalseyValueParser::new())]
-    pub(crate) big: bool,
-    /// Only makes pairs, in this schema of another bench, and says how many: how a bench measures
-    /// several processes. Default: measures everything.
-    #[arg(long, value_name = "SCHEMA", env = "ONCEWARD_BESIDE", hide = true)]
-    pub(crate) beside: Option<String>,
-}
-
-/// How to measure over HTTP. It happens on loopback, with stores in a temporary folder beside the
-/// `--store` path, which itself is not touched. nginx is measured beside it when it is installed.
-#[derive(Debug, Args)]
-pub(crate) struct BenchHttp {
-    /// How long each part is measured, in seconds.
-    #[arg(long, value_name = "N", env = "ONCEWARD_SECONDS", default_value_t = 10)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=3_600))]
-    pub(crate) seconds: u32,
-    /// Concurrent connections.
-    #[arg(long, value_name = "N", env = "ONCEWARD_CONNECTIONS", default_value_t = 64)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_024))]
-    pub(crate) connections: u32,
-    /// Keys of which every connection sends a duplicate at once.
-    #[arg(long, value_name = "N", env = "ONCEWARD_KEYS", default_value_t = 1_000)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) keys: u32,
-}
-
-/// How to measure jobs. SQLite is measured in a temporary folder beside the `--store` path, which
-/// itself is not touched; Postgres under a tenant of its own, erased at the end.
-#[derive(Debug, Args)]
-pub(crate) struct BenchJobs {
-    /// How long each part is measured, in seconds: about that, where jobs are counted.
-    #[arg(long, value_name = "N", env = "ONCEWARD_SECONDS", default_value_t = 10)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=3_600))]
-    pub(crate) seconds: u32,
-    /// Jobs that wait while the last part is measured; 0 leaves it out.
-    #[arg(long, value_name = "N", env = "ONCEWARD_WAITING", default_value_t = 1_000_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
-    pub(crate) waiting: u64,
 }
 
 /// Whether `--json` was asked for on a command line that could not be parsed.

@@ -12,5 +12,7 @@ pub(crate) fn folder(url: &StoreUrl, told: Option<&Path>) -> Option<PathBuf> {
         (None, StoreUrl::Memory) => None,
         #[cfg(feature = "postgres")]
         (None, StoreUrl::Postgres(_)) => Some("onceward.events".into()),
+        #[cfg(feature = "dynamodb")]
+        (None, StoreUrl::DynamoDb(_)) => Some("onceward.events".into()),
     }
 }

@@ -23,6 +23,7 @@ mod open;
 mod open_files;
 mod output;
 mod remote;
+mod report;
 mod times;
 mod upkeep;
 

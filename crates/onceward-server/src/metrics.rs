@@ -6,10 +6,12 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use onceward::engine::NoteCounts;
+use onceward::engine::{NoteCounts, SweepCounts};
+use onceward::store::Store;
+use onceward::store::timed::{Ended, Operation, Timed};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -56,6 +58,17 @@ struct TenantLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OperationLabels {
+    store: &'static str,
+    operation: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SweptLabels {
+    what: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LostLabels {
     why: &'static str,
 }
@@ -76,7 +89,7 @@ pub(crate) struct Answered {
 /// Everything that is counted. Share one.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    registry: Registry,
+    registry: RwLock<Registry>,
     store: &'static str,
     per_tenant: bool,
     names: Mutex<HashSet<Name>>,
@@ -85,10 +98,16 @@ pub(crate) struct Metrics {
     claims: Family<VerdictLabels, Counter>,
     replays: Family<EndpointLabels, Counter>,
     conflicts: Family<EndpointLabels, Counter>,
+    expired: Family<EndpointLabels, Counter>,
+    key_errors: Family<EndpointLabels, Counter>,
     rate_limited: Family<EndpointLabels, Counter>,
     seconds: Family<EndpointLabels, Histogram, fn() -> Histogram>,
     circuit_refused: Family<EndpointLabels, Counter>,
     store_errors: Family<StoreLabels, Counter>,
+    store_seconds: Family<OperationLabels, Histogram, fn() -> Histogram>,
+    sweeps: Counter,
+    sweep_errors: Counter,
+    swept: Family<SweptLabels, Counter>,
     of_tenants: Family<TenantLabels, Counter>,
     in_flight: Gauge,
     waiters: Gauge,
@@ -144,7 +163,7 @@ impl Metrics {
     /// For this store; with a counter per tenant only if that was asked for.
     pub(crate) fn new(store: &'static str, per_tenant: bool) -> Self {
         let mut metrics = Self {
-            registry: Registry::with_prefix("onceward"),
+            registry: RwLock::new(Registry::with_prefix("onceward")),
             store,
             per_tenant,
             names: Mutex::default(),
@@ -153,10 +172,16 @@ impl Metrics {
             claims: Family::default(),
             replays: Family::default(),
             conflicts: Family::default(),
+            expired: Family::default(),
+            key_errors: Family::default(),
             rate_limited: Family::default(),
             seconds: Family::new_with_constructor(latency as fn() -> Histogram),
             circuit_refused: Family::default(),
             store_errors: Family::default(),
+            store_seconds: Family::new_with_constructor(latency as fn() -> Histogram),
+            sweeps: Counter::default(),
+            sweep_errors: Counter::default(),
+            swept: Family::default(),
             of_tenants: Family::default(),
             in_flight: Gauge::default(),
             waiters: Gauge::default(),
@@ -170,16 +195,22 @@ impl Metrics {
             shared: Mutex::default(),
         };
         metrics.register();
+        let _begun =
+            metrics.store_errors.get_or_create(&StoreLabels { store, code: "store.unavailable" });
         metrics
     }
 
     fn register(&mut self) {
-        let registry = &mut self.registry;
+        let registry = self.registry.get_mut().unwrap_or_else(PoisonError::into_inner);
         registry.register("requests", "Answered requests", self.requests.clone());
         registry.register("claims", "Claims by verdict", self.claims.clone());
         registry.register("replays", "Answers that were replayed", self.replays.clone());
         let help = "Keys that came with another payload, or lost a race";
         registry.register("conflicts", help, self.conflicts.clone());
+        let help = "Requests that ran although their key was used before: it had expired";
+        registry.register("expired", help, self.expired.clone());
+        let help = "Requests whose key is missing or not valid";
+        registry.register("key_errors", help, self.key_errors.clone());
         let help = "Requests refused by the rate limit";
         registry.register("rate_limited", help, self.rate_limited.clone());
         let help = "Seconds from the request's head to the answer's";
@@ -188,6 +219,11 @@ impl Metrics {
         registry.register("circuit_refused", help, self.circuit_refused.clone());
         let help = "Operations that the store gave no answer to";
         registry.register("store_errors", help, self.store_errors.clone());
+        let help = "Seconds that an operation of the store took: load is a look-up";
+        registry.register("store_seconds", help, self.store_seconds.clone());
+        registry.register("sweeps", "Sweeps that came to their end", self.sweeps.clone());
+        registry.register("sweep_errors", "Sweeps that broke off", self.sweep_errors.clone());
+        registry.register("swept", "Records that sweeps changed", self.swept.clone());
         if self.per_tenant {
             let help = "Answered requests by tenant";
             registry.register("tenant_requests", help, self.of_tenants.clone());
@@ -219,9 +255,22 @@ impl Metrics {
         registry.register("audit_dropped", help, self.audit_dropped.clone());
     }
 
-    /// The endpoint of this name: a route's template, never a concrete path.
+    /// Adds what a service counts for itself, under names of its own.
+    pub(crate) fn add(&self, register: impl Fn(&mut Registry)) {
+        register(&mut self.registry.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The endpoint of this name: a route's template, never a concrete path. What is counted of it
+    /// begins at 0, or whoever looks at increases would miss the first.
     pub(crate) fn endpoint(&self, name: &str) -> Endpoint {
-        Endpoint(EndpointLabels { endpoint: known(&self.names, name) })
+        let (endpoint, is_new) = known(&self.names, name);
+        let labels = EndpointLabels { endpoint };
+        if is_new {
+            for counter in [&self.replays, &self.conflicts, &self.expired, &self.key_errors] {
+                let _ = counter.get_or_create(&labels);
+            }
+        }
+        Endpoint(labels)
     }
 
     /// Counts a request as under way until the answer is dropped.
@@ -238,8 +287,11 @@ impl Metrics {
         self.seconds.get_or_create(&endpoint.0).observe(took.as_secs_f64());
         match verdict {
             "replay" => self.replays.get_or_create(&endpoint.0).inc(),
-            "mismatch" | "version_conflict" | "stale" => {
+            "mismatch" | "version_conflict" | "stale" | "idempotency.payload_mismatch" => {
                 self.conflicts.get_or_create(&endpoint.0).inc()
+            }
+            "idempotency.key_invalid" | "idempotency.key_required" => {
+                self.key_errors.get_or_create(&endpoint.0).inc()
             }
             _ => 0,
         };
@@ -254,8 +306,43 @@ impl Metrics {
     /// Counts a request for its tenant, if that was asked for.
     pub(crate) fn of_tenant(&self, tenant: &str, verdict: &'static str) {
         if self.per_tenant {
-            let labels = TenantLabels { tenant: known(&self.tenants, tenant), verdict };
+            let labels = TenantLabels { tenant: known(&self.tenants, tenant).0, verdict };
             self.of_tenants.get_or_create(&labels).inc();
+        }
+    }
+
+    /// Counts a request that ran because its key had expired.
+    pub(crate) fn expired(&self, endpoint: &Endpoint) {
+        self.expired.get_or_create(&endpoint.0).inc();
+    }
+
+    /// A store whose operations are measured here.
+    pub(crate) fn watching(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
+        let histogram = |operation: Operation| {
+            let labels = OperationLabels { store: self.store, operation: operation.as_str() };
+            self.store_seconds.get_or_create(&labels).clone()
+        };
+        let [load, commit, list] = Operation::ALL.map(histogram);
+        Timed::new(store, move |ended: Ended<'_>| {
+            let histogram = match ended.operation {
+                Operation::Load => &load,
+                Operation::Commit => &commit,
+                Operation::List => &list,
+            };
+            histogram.observe(ended.took.as_secs_f64());
+        })
+    }
+
+    /// Takes over what sweeps came to so far.
+    pub(crate) fn swept(&self, counts: SweepCounts) {
+        self.sweeps.inner().store(counts.ended, Ordering::Relaxed);
+        self.sweep_errors.inner().store(counts.failed, Ordering::Relaxed);
+        let swept = counts.swept;
+        for (what, count) in
+            [("expired", swept.expired), ("forgotten", swept.forgotten), ("unknown", swept.unknown)]
+        {
+            let counter = self.swept.get_or_create(&SweptLabels { what });
+            counter.inner().store(count, Ordering::Relaxed);
         }
     }
 
@@ -320,20 +407,22 @@ impl Metrics {
         self.waiters.set(i64::try_from(waiting).unwrap_or(i64::MAX));
         let mut text = String::new();
         // Writing into a string can't fail.
-        let _ = encode(&mut text, &self.registry);
+        let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
+        let _ = encode(&mut text, &registry);
         text
     }
 }
 
-fn known(names: &Mutex<HashSet<Name>>, name: &str) -> Name {
+/// A name as it is counted, and whether it comes for the first time.
+fn known(names: &Mutex<HashSet<Name>>, name: &str) -> (Name, bool) {
     let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted = Arc::new(name.to_string());
     if let Some(known) = names.get(&wanted) {
-        return known.clone();
+        return (known.clone(), false);
     }
     let kept = if names.len() < NAMES_MAX { wanted } else { Arc::new(OTHER.to_string()) };
-    names.insert(kept.clone());
-    kept
+    let is_new = names.insert(kept.clone());
+    (kept, is_new)
 }
 
 #[cfg(test)]

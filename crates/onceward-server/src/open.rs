@@ -7,6 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+#[cfg(feature = "dynamodb")]
+use onceward::store::dynamodb::{DynamoDbCredentials, DynamoDbOptions, DynamoDbStore};
 #[cfg(feature = "postgres")]
 use onceward::store::postgres::{PostgresOptions, PostgresStore};
 use onceward::store::sqlite::{SqliteOptions, SqliteStore};
@@ -15,10 +17,14 @@ use onceward::store::{Store, StoreError};
 use crate::failure::Failure;
 
 /// What this build can open, for messages.
-#[cfg(feature = "postgres")]
-const SUPPORTED: &str = "sqlite:PATH, memory: and postgres://USER@HOST/DATABASE";
-#[cfg(not(feature = "postgres"))]
-const SUPPORTED: &str = "sqlite:PATH and memory:";
+const SUPPORTED: &str = match (cfg!(feature = "postgres"), cfg!(feature = "dynamodb")) {
+    (false, false) => "sqlite:PATH and memory:",
+    (true, false) => "sqlite:PATH, memory: and postgres://USER@HOST/DATABASE",
+    (false, true) => "sqlite:PATH, memory: and dynamodb://REGION/TABLE",
+    (true, true) => {
+        "sqlite:PATH, memory:, postgres://USER@HOST/DATABASE and dynamodb://REGION/TABLE"
+    }
+};
 
 /// What a command wants to do with the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +47,9 @@ pub(crate) enum StoreUrl {
     /// A Postgres database.
     #[cfg(feature = "postgres")]
     Postgres(String),
+    /// A DynamoDB table.
+    #[cfg(feature = "dynamodb")]
+    DynamoDb(Box<DynamoDbOptions>),
 }
 
 impl StoreUrl {
@@ -61,6 +70,9 @@ impl StoreUrl {
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             return Ok(Self::Postgres(url.into()));
         }
+        if url.starts_with("dynamodb:") {
+            return dynamodb(url);
+        }
         // Only the scheme is repeated: the rest may hold a password.
         let scheme = url.split_once(':').map_or("without a scheme", |(scheme, _)| scheme);
         let message =
@@ -75,6 +87,8 @@ impl StoreUrl {
             Self::Memory => "memory:".into(),
             #[cfg(feature = "postgres")]
             Self::Postgres(url) => without_password(url),
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb(options) => options.shown(),
         }
     }
 
@@ -106,6 +120,11 @@ impl StoreUrl {
                 let store = PostgresStore::connect(url, PostgresOptions::default()).await;
                 Ok(Arc::new(store.map_err(|error| self.failure(&error))?))
             }
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb(options) => {
+                let store = DynamoDbStore::connect(options).await;
+                Ok(Arc::new(store.map_err(|error| self.failure(&error))?))
+            }
         }
     }
 
@@ -125,6 +144,30 @@ impl StoreUrl {
             _ => Failure::failed(error.code(), message),
         }
     }
+}
+
+/// Reads the URL of a table. Who signs its requests comes from the variables that all of AWS's
+/// programs read.
+#[cfg(feature = "dynamodb")]
+fn dynamodb(url: &str) -> Result<StoreUrl, Failure> {
+    let mut options = DynamoDbOptions::parse(url)
+        .map_err(|error| Failure::usage("store.url", format!("--store: {error}")))?;
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    if let (Some(access_key_id), Some(secret_access_key)) =
+        (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY"))
+    {
+        let session_token = variable("AWS_SESSION_TOKEN");
+        options.credentials =
+            Some(DynamoDbCredentials { access_key_id, secret_access_key, session_token });
+    }
+    Ok(StoreUrl::DynamoDb(Box::new(options)))
+}
+
+#[cfg(not(feature = "dynamodb"))]
+fn dynamodb(_url: &str) -> Result<StoreUrl, Failure> {
+    let message = "--store dynamodb: this build has no DynamoDB store; build it with `cargo build \
+                   --release -p onceward-server --features dynamodb`";
+    Err(Failure::usage("store.url", message))
 }
 
 fn exists(path: &Path) -> Result<(), Failure> {
@@ -176,6 +219,22 @@ mod tests {
         for bad in ["", "sqlite:", "sqlite://x", "memory:x", "onceward.db", "redis://h"] {
             assert_eq!(read(bad), None, "{bad:?}");
         }
+    }
+
+    #[cfg(feature = "dynamodb")]
+    #[test]
+    fn d05_the_url_of_a_table_is_read() {
+        let url = "dynamodb://eu-central-1/onceward?endpoint=http://127.0.0.1:8000";
+        assert_eq!(StoreUrl::parse(url).unwrap().shown(), url);
+        let error = StoreUrl::parse("dynamodb://eu-central-1").unwrap_err().message;
+        assert!(error.contains("dynamodb://REGION/TABLE"), "{error}");
+    }
+
+    #[cfg(not(feature = "dynamodb"))]
+    #[test]
+    fn d05_a_build_without_dynamodb_names_the_feature() {
+        let error = StoreUrl::parse("dynamodb://eu-central-1/onceward").unwrap_err().message;
+        assert!(error.contains("--features dynamodb"), "{error}");
     }
 
     #[cfg(feature = "postgres")]

@@ -29,6 +29,7 @@ use crate::commands::audit::{Written, verified};
 use crate::commands::{by_hand, keys};
 use crate::failure::Failure;
 use crate::output::{Out, hex, plain_line};
+use crate::report;
 use crate::times::Moment;
 
 /// What people see of a record in a list.
@@ -178,7 +179,12 @@ impl Remote {
 pub(crate) fn goes_through(command: &Command) -> bool {
     matches!(
         command,
-        Command::Keys(_) | Command::Jobs(_) | Command::Dead(_) | Command::Audit(_) | Command::Sweep
+        Command::Keys(_)
+            | Command::Jobs(_)
+            | Command::Dead(_)
+            | Command::Audit(_)
+            | Command::Report(_)
+            | Command::Sweep
     )
 }
 
@@ -210,6 +216,13 @@ pub(crate) async fn run(
             let path = format!("/v1/audit/verify?{query}");
             let answer = remote.call(Method::GET, &path, None, None).await?;
             verified(&answer, &remote.server, out)
+        }
+        Command::Report(args) => {
+            let report::Asked { question, tenant, since } = args.asked();
+            let query = query(&[("tenant", tenant), ("since", Some(asked_for(since)))]);
+            let path = format!("/v1/reports/{}?{query}", question.as_str());
+            let answer = remote.call(Method::GET, &path, None, None).await?;
+            report::print(&answer, &remote.server, out)
         }
         Command::Sweep => {
             let report = remote.call(Method::POST, "/v1/sweep", None, None).await?;
@@ -256,12 +269,7 @@ async fn audit_page(
     args: &AuditWanted,
     (after, limit): (Option<String>, u16),
 ) -> Result<Value, Failure> {
-    let moment = |moment: Option<Moment>| {
-        moment.map(|moment| match moment {
-            Moment::At(at) => at.0.to_string(),
-            Moment::Ago(ms) => format!("{}s", ms / 1_000),
-        })
-    };
+    let moment = |moment: Option<Moment>| moment.map(asked_for);
     let query = query(&[
         ("tenant", args.tenant.clone()),
         ("subject", args.subject.clone()),
@@ -273,6 +281,14 @@ async fn audit_page(
         ("limit", Some(limit.to_string())),
     ]);
     remote.call(Method::GET, &format!("/v1/audit?{query}"), None, None).await
+}
+
+/// A moment as a parameter.
+fn asked_for(moment: Moment) -> String {
+    match moment {
+        Moment::At(at) => at.0.to_string(),
+        Moment::Ago(ms) => format!("{}s", ms / 1_000),
+    }
 }
 
 async fn audit(remote: &Remote, args: &AuditList, out: &Out) -> Result<(), Failure> {

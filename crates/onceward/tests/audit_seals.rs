@@ -17,6 +17,8 @@ use onceward::store::{
     StoreFuture,
 };
 use onceward::testing::harness::{Harness, MemoryHarness, START};
+#[cfg(feature = "dynamodb")]
+use support::dynamodb::DynamoDbHarness;
 #[cfg(feature = "postgres")]
 use support::postgres::PostgresHarness;
 use support::sqlite::SqliteHarness;
@@ -229,6 +231,15 @@ async fn entries_are_sealed_and_verified_in_postgres() {
     segments_fill_up_and_old_ones_are_dropped(&PostgresHarness::default()).await;
     two_sealers_and_a_dead_one_link_everything_once(&PostgresHarness::default()).await;
     forged_and_removed_seals_are_found(&PostgresHarness::default()).await;
+}
+
+#[cfg(feature = "dynamodb")]
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_are_sealed_and_verified_in_dynamodb() {
+    what_is_written_is_sealed_and_verified(&DynamoDbHarness::default()).await;
+    segments_fill_up_and_old_ones_are_dropped(&DynamoDbHarness::default()).await;
+    two_sealers_and_a_dead_one_link_everything_once(&DynamoDbHarness::default()).await;
+    forged_and_removed_seals_are_found(&DynamoDbHarness::default()).await;
 }
 
 /// A statement, and what is wrong after it.

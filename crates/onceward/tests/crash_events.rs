@@ -31,9 +31,9 @@ const AT_ONCE: usize = 6;
 
 const HEAD: &str = "# What a crash leaves of events
 
-Each line is a number of real runs: a process was killed (SIGKILL) at that point, another one went on,
-and an auditor read every sink afterwards, by a way of its own. Three aggregates with four events
-each pass through a relay, a broker's log that is a plain file, and consumers.
+Each line is a number of real runs: a process was killed (SIGKILL) at that point, another one went
+on, and an auditor read every sink afterwards, by a way of its own. Three aggregates with four
+events each pass through a relay, a broker's log that is a plain file, and consumers.
 
 The worker's event has two effects: a line in a document, handed back and so committed with the
 registry (transactional), and a line in a file (foreign). A transactional effect is there once,

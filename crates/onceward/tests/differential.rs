@@ -54,6 +54,13 @@ async fn i17_postgres_agrees_with_the_oracle() {
     assert!(summary.reopened > 0, "{summary:?}");
 }
 
+#[cfg(feature = "dynamodb")]
+#[tokio::test]
+async fn i17_dynamodb_agrees_with_the_oracle() {
+    let summary = agrees("dynamodb", &support::dynamodb::DynamoDbHarness::default()).await;
+    assert!(summary.reopened > 0 && summary.groups == 0, "{summary:?}");
+}
+
 #[tokio::test]
 async fn i17_a_broken_store_is_noticed() {
     // Enough for the rarest one under any seed; a run ends where it notices.

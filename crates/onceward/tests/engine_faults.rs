@@ -245,6 +245,12 @@ async fn i09_i27_lost_and_late_answers_on_postgres() {
     every_operation_survives_every_fault(&support::postgres::PostgresHarness::default()).await;
 }
 
+#[cfg(feature = "dynamodb")]
+#[tokio::test]
+async fn i09_i27_lost_and_late_answers_on_dynamodb() {
+    every_operation_survives_every_fault(&support::dynamodb::DynamoDbHarness::default()).await;
+}
+
 #[tokio::test]
 async fn a13_a_store_that_fails_before_the_claim_says_that_nothing_was_done() {
     let bench = Bench::new(&MemoryHarness::default()).await;

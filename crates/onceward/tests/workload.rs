@@ -56,3 +56,9 @@ async fn i01_i02_i03_i06_i11_i22_i28_hold_under_faults_on_sqlite() {
 async fn i01_i02_i03_i06_i11_i22_i28_hold_under_faults_on_postgres() {
     under_faults(&support::postgres::PostgresHarness::default(), 3).await;
 }
+
+#[cfg(feature = "dynamodb")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i01_i02_i03_i06_i11_i22_i28_hold_under_faults_on_dynamodb() {
+    under_faults(&support::dynamodb::DynamoDbHarness::default(), 2).await;
+}

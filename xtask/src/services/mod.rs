@@ -6,6 +6,7 @@
 //! Each server has a file of its own and one row in [`SERVICES`]; what is not there is unknown.
 
 pub(crate) mod apt;
+mod dynamodb;
 mod java;
 mod kafka;
 mod memory;
@@ -24,7 +25,7 @@ use crate::shell;
 
 /// The servers that can be started, in the order in which they are.
 const SERVICES: &[Service] =
-    &[postgres::SERVICE, redis::SERVICE, kafka::SERVICE, opensearch::SERVICE];
+    &[postgres::SERVICE, redis::SERVICE, dynamodb::SERVICE, kafka::SERVICE, opensearch::SERVICE];
 
 /// One kind of server.
 struct Service {
@@ -212,7 +213,7 @@ mod tests {
     #[test]
     fn an_unknown_service_is_an_error_that_lists_what_there_is() {
         let error = main(&["up", "mainframe"]).unwrap_err();
-        let there = "postgres, redis, kafka, opensearch";
+        let there = "postgres, redis, dynamodb, kafka, opensearch";
         assert_eq!(error.to_string(), format!("`mainframe` is not a service; there is: {there}"));
     }
 
@@ -228,7 +229,7 @@ mod tests {
         let names = |action| -> Vec<&str> {
             chosen(action, &[]).unwrap().iter().map(|service| service.name).collect()
         };
-        assert_eq!(names("up"), ["postgres", "redis"]);
+        assert_eq!(names("up"), ["postgres", "redis", "dynamodb"]);
         assert_eq!(names("down").len(), SERVICES.len());
     }
 }

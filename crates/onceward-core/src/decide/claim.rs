@@ -4,7 +4,7 @@
 //! done together with its effects (one commit, no lease): that write is the claim. Both read the
 //! same standing of the key, so they can't disagree.
 
-use super::effects::add_effects;
+use super::effects::{DoneKey, add_effects};
 use super::finish::Completion;
 use super::job::{bury_abandoned, is_spent};
 use super::{
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::audit::{Entry, Trace};
 use crate::batch::{Applied, Batch, Condition, Write};
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{Fingerprint, fingerprint_bytes};
 use crate::guard::{Guard, Need};
 use crate::key::{Key, Kind, check_part};
 use crate::limits::LimitError;
@@ -211,7 +211,9 @@ pub fn run_once(
         }
         Standing::Free { condition, over, was_expired } => (condition, over, was_expired),
     };
-    let draft = once_draft(request, completion, over, was_expired);
+    let retain_ms = completion.retain_ms.unwrap_or(request.terms.retain_ms);
+    let done = (completion.digest, &completion.outcome, retain_ms);
+    let draft = once_draft(request, done, over, was_expired);
     let mut batch = Batch::new(token);
     batch.conditions.push(condition);
     let mut entry = Entry::about(&request.key, "done", &request.fingerprint, &request.trace);
@@ -230,15 +232,42 @@ pub fn run_once(
     }
 }
 
+/// Adds a further key, as done.
+///
+/// # Errors
+/// The record that is there, when the key is not free.
+pub(super) fn place_done(
+    batch: &mut Batch,
+    key: &DoneKey,
+    facts: &Facts,
+) -> Result<(), Box<Record>> {
+    let DoneKey { claim, outcome } = key;
+    let (condition, over, was_expired) = match standing(claim, facts) {
+        Standing::Free { condition, over, was_expired } => (condition, over, was_expired),
+        Standing::Abandoned(_) | Standing::Answer(_) => {
+            let there = facts.record(&claim.key).flatten();
+            return Err(Box::new(match there {
+                Some(stored) => stored.record.clone(),
+                None => blank(claim, State::Done),
+            }));
+        }
+    };
+    let done = (fingerprint_bytes(outcome), outcome, claim.terms.retain_ms);
+    let draft = once_draft(claim, done, over, was_expired);
+    batch.conditions.push(condition);
+    batch.writes.push(Write::Put(Box::new(draft)));
+    Ok(())
+}
+
 fn once_draft(
     request: &Claim,
-    completion: &Completion,
+    (digest, outcome, retain_ms): (Fingerprint, &Bytes, u64),
     over: Option<&Record>,
     was_expired: bool,
 ) -> Draft {
     let mut record = blank(request, State::Done);
-    record.outcome = Some(completion.digest);
-    record.terms.retain_ms = completion.retain_ms.unwrap_or(request.terms.retain_ms);
+    record.outcome = Some(digest);
+    record.terms.retain_ms = retain_ms;
     record.attempt = match over {
         Some(over) if !was_expired => over.attempt.saturating_add(1),
         _ => 1,
@@ -252,7 +281,7 @@ fn once_draft(
         due: Time::Clear,
         expires: Time::In(record.terms.retain_ms),
         sweep: Time::In(record.terms.retain_ms),
-        outcome: Body::Set(completion.outcome.clone()),
+        outcome: Body::Set(outcome.clone()),
         payload: payload_body(request.payload.as_ref(), over.is_some_and(|over| over.has_payload)),
         record,
     }

@@ -66,7 +66,8 @@ pub enum Finish {
     Lost,
     /// The guard refuses; nothing was recorded. The key has to be released.
     Refused(Refusal),
-    /// A job of the outbox has a key that was used with another payload.
+    /// A job of the outbox has a key that was used with another payload, or a further key of the
+    /// effects is not free.
     JobMismatch(Box<Record>),
 }
 

@@ -18,7 +18,7 @@ pub use append::{
     settle_max,
 };
 pub use claim::{Claim, Granted, Once, claim, looks, run_once};
-pub use effects::{Change, Effects, NewJob, apply};
+pub use effects::{Change, DoneKey, Effects, NewJob, Span, write};
 pub use finish::{Completion, Finish, Retry, abandon, complete, fail, release, renew};
 pub use job::{Enqueue, JobOrder, check_writable, enqueue, take};
 pub use resolve::{Resolution, Resolved, resolve};

@@ -171,7 +171,6 @@ impl Ontology {
     }
 
     /// A worker that sweeps the store, to be started: once an hour among all processes on it.
-    #[must_use]
     pub fn worker(&self) -> Builder {
         let engine = self.events().engine().clone();
         Worker::builder(engine).every(SWEEP_EVERY, "sweep", |job: Context| async move {

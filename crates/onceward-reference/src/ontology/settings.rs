@@ -3,6 +3,7 @@
 //! Nothing here reads the environment: whoever runs the service hands over a way to look a variable
 //! up. A value that makes no sense is an error that names its variable.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use onceward::events::{Allocator, EventStoreOptions, OnMismatch};
@@ -45,6 +46,9 @@ pub struct Settings {
     pub owner: Option<String>,
     /// What consumers do while the registry gives no answer. Default: pause.
     pub on_registry_down: OnRegistryDown,
+    /// Where workers put events aside under `dead_letter`, a file each; whoever runs them says so.
+    /// Default: none.
+    pub spool_folder: Option<PathBuf>,
     /// Attempts of the instance worker. Default: 5.
     pub instance_attempts: u32,
     /// Attempts of the ontology worker. Default: 5.
@@ -70,6 +74,7 @@ impl Default for Settings {
             heartbeat: Duration::from_secs(30),
             owner: None,
             on_registry_down: OnRegistryDown::Pause,
+            spool_folder: None,
             instance_attempts: 5,
             ontology_attempts: 5,
             projection_attempts: 5,

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use onceward::core::limits::LimitError;
 use onceward::engine::Engine;
 use onceward::events::{Event, EventStore};
-use onceward::handlers::{ConsumerOptions, HandlerError};
+use onceward::handlers::{ConsumerOptions, HandlerError, OnRegistryDown, Spool, SpoolError};
 #[cfg(feature = "postgres")]
 use onceward::projection::PostgresIndex;
 use onceward::projection::{
@@ -27,8 +27,6 @@ use super::settings::Settings;
 
 /// How long workers have to end what they are at.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
-/// The relay of this service.
-const RELAY: &str = "ontology";
 
 /// Where the search index is kept.
 #[derive(Debug, Clone)]
@@ -66,6 +64,8 @@ pub struct Workers {
 }
 
 impl Workers {
+    /// The relay.
+    pub const RELAY: &'static str = "ontology";
     /// The view of instances.
     pub const INSTANCES: &'static str = "instances";
     /// The view of classes.
@@ -85,7 +85,7 @@ impl Workers {
         let engine = events.engine().clone();
         let broken = |error: LimitError| ViewError::Broken(error.to_string());
         let source = Arc::new(events.clone());
-        let log = EmbeddedLog::new(engine.clone(), source, RELAY).map_err(broken)?;
+        let log = EmbeddedLog::new(engine.clone(), source, Self::RELAY).map_err(broken)?;
         let index = match search_in {
             SearchIn::Sqlite(file) => {
                 Index::Sqlite(SqliteIndex::new(engine.clone(), file, Self::SEARCH)?)
@@ -144,25 +144,72 @@ impl Workers {
     /// # Errors
     /// When an option does not fit.
     pub fn start(&self) -> Result<Running, LimitError> {
-        let options = ConsumerOptions {
-            on_registry_down: self.settings.on_registry_down,
-            ..ConsumerOptions::default()
-        };
-        options.validate()?;
+        let [instances, classes, search] = self.projections().map(|one| self.start_one(one));
+        Ok(Running { relay: self.start_relay()?, workers: [instances?, classes?, search?] })
+    }
+
+    /// Starts the relay alone.
+    ///
+    /// # Errors
+    /// When an option does not fit.
+    pub fn start_relay(&self) -> Result<Relay, LimitError> {
         let mut relay = self.settings.relay.clone();
-        relay.name = RELAY.into();
+        relay.name = Self::RELAY.into();
         let source = Arc::new(self.events.clone());
         let bucket = self.events.objects().store().clone();
-        let relay = Relay::start(self.engine.clone(), source, bucket, self.log.clone(), relay)?;
-        let projections = [&self.instances, &self.classes, &self.search];
-        let workers = projections.map(|one| one.start(self.log.clone(), options.clone()));
-        Ok(Running { relay, workers })
+        Relay::start(self.engine.clone(), source, bucket, self.log.clone(), relay)
+    }
+
+    /// Starts one worker alone.
+    ///
+    /// # Errors
+    /// When an option does not fit, or its spool can't be opened.
+    pub fn start_one(&self, projection: &Projection) -> Result<Projecting, LimitError> {
+        let options = self.consumer(projection.name())?;
+        options.validate()?;
+        Ok(projection.start(self.log.clone(), options))
+    }
+
+    /// How a worker reads the log.
+    ///
+    /// # Errors
+    /// When its spool can't be opened.
+    pub fn consumer(&self, name: &str) -> Result<ConsumerOptions, LimitError> {
+        let on_registry_down = self.settings.on_registry_down;
+        let mut options = ConsumerOptions { on_registry_down, ..ConsumerOptions::default() };
+        if on_registry_down == OnRegistryDown::DeadLetter
+            && let Some(folder) = &self.settings.spool_folder
+        {
+            let spool = Spool::open(folder.join(format!("{name}.spool")));
+            let bound = "in a folder that can be written to";
+            let failed = |error: SpoolError| LimitError::new("spool", error, bound);
+            options.spool = Some(spool.map_err(failed)?);
+        }
+        Ok(options)
+    }
+
+    /// All views, each with its worker: instances, classes, search.
+    #[must_use]
+    pub fn projections(&self) -> [&Projection; 3] {
+        [&self.instances, &self.classes, &self.search]
+    }
+
+    /// The event store.
+    #[must_use]
+    pub fn events(&self) -> &EventStore {
+        &self.events
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// A projection by its name.
     #[must_use]
     pub fn projection(&self, name: &str) -> Option<&Projection> {
-        [&self.instances, &self.classes, &self.search].into_iter().find(|one| one.name() == name)
+        self.projections().into_iter().find(|one| one.name() == name)
     }
 
     /// The log that the relay publishes to.

@@ -1,12 +1,12 @@
 //! Assignments: a collaborator's time for a mission; never two at once for one collaborator.
 
-use axum::extract::Path;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::calendar::Calendar;
 use super::command::{Command, Contents};
 use super::fields;
+use super::id::Id;
 use super::jobs::Delta;
 use super::missions::must_be_editable;
 use super::problem::{Answer, FieldError, Problem};
@@ -19,7 +19,7 @@ pub(super) const OF_MISSION: &str = "planning.assignments_of_mission";
 const BY_COMMAND: [(&str, &str); 1] = [("mission_id", "is changed by move")];
 
 /// `POST /v1/missions/{mission_id}/assignments`.
-pub(super) async fn create(Path(mission_id): Path<String>, mut command: Command) -> Answer {
+pub(super) async fn create(Id(mission_id): Id, mut command: Command) -> Answer {
     let (mission, contents) = open_mission(&command, &mission_id).await?;
     let id = Uuid::now_v7().to_string();
     let mut assignment = Resource::new(Kind::Assignment, &id, given(&command.body));
@@ -35,7 +35,7 @@ pub(super) async fn create(Path(mission_id): Path<String>, mut command: Command)
 }
 
 /// `PATCH /v1/assignments/{id}`.
-pub(super) async fn patch(Path(id): Path<String>, mut command: Command) -> Answer {
+pub(super) async fn patch(Id(id): Id, mut command: Command) -> Answer {
     let before = command.load(Kind::Assignment, &id).await?;
     let (_, contents) = open_mission(&command, before.text("mission_id")).await?;
     let mut assignment = before.clone();
@@ -50,7 +50,7 @@ pub(super) async fn patch(Path(id): Path<String>, mut command: Command) -> Answe
 }
 
 /// `POST /v1/assignments/{id}/move`: another time, and perhaps another mission.
-pub(super) async fn move_to(Path(id): Path<String>, mut command: Command) -> Answer {
+pub(super) async fn move_to(Id(id): Id, mut command: Command) -> Answer {
     command.must_expect_a_version()?;
     let before = command.load(Kind::Assignment, &id).await?;
     let asked = asked_for(&command.body)?;
@@ -90,7 +90,7 @@ pub(super) async fn move_to(Path(id): Path<String>, mut command: Command) -> Ans
 }
 
 /// `DELETE /v1/assignments/{id}`.
-pub(super) async fn delete(Path(id): Path<String>, mut command: Command) -> Answer {
+pub(super) async fn delete(Id(id): Id, mut command: Command) -> Answer {
     let assignment = command.load(Kind::Assignment, &id).await?;
     let (mission, contents) = open_mission(&command, assignment.text("mission_id")).await?;
     reschedule(&mut command, Some(&assignment), None).await?;

@@ -8,15 +8,16 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::IF_MATCH;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
-use onceward::http::{Code, Dialect, Refusal, names};
-use uuid::Uuid;
+use http::{HeaderValue, Method, StatusCode, Uri};
+use onceward::http::{Code, Dialect, Refusal, Served, names};
 
 use super::Planning;
 use super::cache::Fresh;
+use super::people;
+use crate::ids::ensure_ids;
 
-/// Longest id of a request that is passed on.
-const ID_BYTES_MAX: usize = 128;
+/// Where collaborators are made: the one write whose body decides which role it takes.
+const COLLABORATORS: &str = "/v1/collaborators";
 
 /// Lets a request in, and its answer out.
 pub(super) async fn enter(
@@ -56,7 +57,14 @@ pub(super) async fn enter(
 async fn write(planning: Planning, request: Request, next: Next) -> Response {
     let cache = planning.cache();
     let writing = cache.writing(request.uri().path());
-    let mut response = next.run(request).await;
+    let (head, body) = request.into_parts();
+    let asked = (head.uri.path() == COLLABORATORS).then(|| head.clone());
+    let mut response = next.run(Request::from_parts(head, body)).await;
+    if let Some(head) = asked
+        && response.extensions().get::<Served>().is_some_and(|served| served.verdict == "replay")
+    {
+        response = people::replayed(&planning, &head, response).await;
+    }
     // Refused and replayed writes bring nothing fresh.
     match response.extensions_mut().remove::<Fresh>() {
         Some(fresh) if response.status().is_success() => cache.fill(fresh),
@@ -66,33 +74,6 @@ async fn write(planning: Planning, request: Request, next: Next) -> Response {
     }
     drop(writing);
     response
-}
-
-/// The ids of a request: its own, and the one that travels on to its jobs.
-fn ensure_ids(headers: &mut HeaderMap) -> (HeaderValue, HeaderValue) {
-    let made = || {
-        let id = Uuid::now_v7().to_string();
-        HeaderValue::from_str(&id).unwrap_or(HeaderValue::from_static("none"))
-    };
-    let request_id = ensure(headers, names::X_REQUEST_ID, made);
-    let correlation_id = ensure(headers, names::X_CORRELATION_ID, || request_id.clone());
-    (request_id, correlation_id)
-}
-
-fn ensure(
-    headers: &mut HeaderMap,
-    name: HeaderName,
-    made: impl FnOnce() -> HeaderValue,
-) -> HeaderValue {
-    let fits = |value: &&HeaderValue| {
-        value.to_str().is_ok_and(|text| (1..=ID_BYTES_MAX).contains(&text.len()))
-    };
-    if let Some(value) = headers.get(&name).filter(fits) {
-        return value.clone();
-    }
-    let value = made();
-    headers.insert(name, value.clone());
-    value
 }
 
 /// Takes `if_match` out of the query and says it as `If-Match`. A bare revision is quoted.

@@ -3,11 +3,11 @@
 //! draft → planned → locked; each of them can be archived, and unarchived to what it was. A locked
 //! or archived mission is not edited, and neither are its assignments.
 
-use axum::extract::Path;
 use uuid::Uuid;
 
 use super::command::Command;
 use super::fields;
+use super::id::Id;
 use super::jobs::Delta;
 use super::problem::{Answer, Problem};
 use super::projects::is_archived;
@@ -26,7 +26,7 @@ const BY_COMMAND: [(&str, &str); 3] = [
 ];
 
 /// `POST /v1/projects/{project_id}/missions`.
-pub(super) async fn create(Path(project_id): Path<String>, mut command: Command) -> Answer {
+pub(super) async fn create(Id(project_id): Id, mut command: Command) -> Answer {
     let project = command.parent(Kind::Project, &project_id).await?;
     let (project, contents) = project.ok_or_else(Problem::not_found)?;
     if is_archived(&project) {
@@ -53,7 +53,7 @@ pub(super) async fn create(Path(project_id): Path<String>, mut command: Command)
 }
 
 /// `PATCH /v1/missions/{id}`.
-pub(super) async fn patch(Path(id): Path<String>, mut command: Command) -> Answer {
+pub(super) async fn patch(Id(id): Id, mut command: Command) -> Answer {
     let before = command.load(Kind::Mission, &id).await?;
     let mut mission = before.clone();
     mission.merge(&command.body);
@@ -63,7 +63,7 @@ pub(super) async fn patch(Path(id): Path<String>, mut command: Command) -> Answe
 }
 
 /// `PUT /v1/missions/{id}`: what is not in the body goes, but for what the service keeps.
-pub(super) async fn put(Path(id): Path<String>, mut command: Command) -> Answer {
+pub(super) async fn put(Id(id): Id, mut command: Command) -> Answer {
     let before = command.load(Kind::Mission, &id).await?;
     let mut mission = Resource { fields: given(&command.body), ..before.clone() };
     for (name, _) in BY_COMMAND {
@@ -83,7 +83,7 @@ fn update(before: &Resource, mission: &Resource) -> Result<(), Problem> {
 }
 
 /// `DELETE /v1/missions/{id}`.
-pub(super) async fn delete(Path(id): Path<String>, mut command: Command) -> Answer {
+pub(super) async fn delete(Id(id): Id, mut command: Command) -> Answer {
     let mission = command.load(Kind::Mission, &id).await?;
     must_be_editable(&mission)?;
     let contents = command.contents(Kind::Mission, &id).await?;
@@ -104,26 +104,26 @@ pub(super) async fn delete(Path(id): Path<String>, mut command: Command) -> Answ
 }
 
 /// `POST /v1/missions/{id}/plan`.
-pub(super) async fn plan(id: Path<String>, command: Command) -> Answer {
+pub(super) async fn plan(id: Id, command: Command) -> Answer {
     transition(id, command, "plan").await
 }
 
 /// `POST /v1/missions/{id}/lock`.
-pub(super) async fn lock(id: Path<String>, command: Command) -> Answer {
+pub(super) async fn lock(id: Id, command: Command) -> Answer {
     transition(id, command, "lock").await
 }
 
 /// `POST /v1/missions/{id}/archive`.
-pub(super) async fn archive(id: Path<String>, command: Command) -> Answer {
+pub(super) async fn archive(id: Id, command: Command) -> Answer {
     transition(id, command, "archive").await
 }
 
 /// `POST /v1/missions/{id}/unarchive`.
-pub(super) async fn unarchive(id: Path<String>, command: Command) -> Answer {
+pub(super) async fn unarchive(id: Id, command: Command) -> Answer {
     transition(id, command, "unarchive").await
 }
 
-async fn transition(Path(id): Path<String>, mut command: Command, action: &str) -> Answer {
+async fn transition(Id(id): Id, mut command: Command, action: &str) -> Answer {
     let mut mission = command.load(Kind::Mission, &id).await?;
     let from = mission.text("state").to_string();
     let to = match (action, from.as_str()) {

@@ -7,7 +7,7 @@
 //! | file | what |
 //! |---|---|
 //! | `projects`, `missions`, `assignments`, `people` | the handlers of writes: start reading here |
-//! | `command`, `resource`, `fields`, `calendar` | what they share: load, check, save, answer |
+//! | `command`, `resource`, `fields`, `id`, `calendar` | what they share: load, check, save |
 //! | `jobs`, `derived/` | what follows a write, and what workers make of it |
 //! | `reads`, `audit` | what is read |
 //! | `front`, `cache`, `problem` | what every request passes; how refusals are said |
@@ -20,6 +20,7 @@ mod command;
 mod derived;
 mod fields;
 mod front;
+mod id;
 mod jobs;
 mod missions;
 mod people;

@@ -3,14 +3,18 @@
 //! Roles are looked up at every request, also before a replay (B06): whoever loses one loses it at
 //! once. Only an admin gives roles away.
 
-use axum::extract::Path;
+use axum::body::{Body, to_bytes};
+use axum::response::{IntoResponse, Response};
+use http::request::Parts;
 use onceward::engine::{Engine, EngineError};
-use onceward::http::Caller;
-use serde_json::json;
+use onceward::http::{Caller, Code, Dialect, Refusal, names};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::command::Command;
+use super::Planning;
+use super::command::{BODY_BYTES_MAX, Command};
 use super::fields;
+use super::id::Id;
 use super::problem::{Answer, Problem};
 use super::resource::{Kind, Resource, given, subject};
 use crate::principals::{Principal, Role};
@@ -31,8 +35,31 @@ pub(super) async fn create_collaborator(mut command: Command) -> Answer {
     command.created(&collaborator)
 }
 
+/// The answer to a collaborator that was made before. The door lets editors make collaborators; that
+/// one of them became an admin is only seen here, and it is shown to admins alone (B06).
+pub(super) async fn replayed(planning: &Planning, head: &Parts, response: Response) -> Response {
+    let (answered, body) = response.into_parts();
+    let Ok(body) = to_bytes(body, BODY_BYTES_MAX).await else {
+        return Problem::forbidden("the stored answer can't be read").into_response();
+    };
+    let made: Value = serde_json::from_slice(&body).unwrap_or_default();
+    if made["role"] == Role::Admin.as_str() {
+        let role = match planning.identify(head) {
+            Some(caller) => role(planning.engine(), &caller).await.ok().flatten(),
+            None => None,
+        };
+        if role != Some(Role::Admin) {
+            let id = head.headers.get(names::X_REQUEST_ID).and_then(|id| id.to_str().ok());
+            let refusal = Refusal::new(Code::Forbidden, "only an admin makes an admin");
+            let said = Dialect::Planning.speaker().refuse(&refusal, id.unwrap_or_default());
+            return said.map(Body::from);
+        }
+    }
+    Response::from_parts(answered, body.into())
+}
+
 /// `PATCH /v1/collaborators/{id}`. The door has made sure that an admin asks.
-pub(super) async fn patch_collaborator(Path(id): Path<String>, mut command: Command) -> Answer {
+pub(super) async fn patch_collaborator(Id(id): Id, mut command: Command) -> Answer {
     let mut collaborator = command.load(Kind::Collaborator, &id).await?;
     collaborator.merge(&command.body);
     fields::check(&collaborator)?;

@@ -1,10 +1,10 @@
 //! Projects: made, changed, archived, and deleted when they hold no mission.
 
-use axum::extract::Path;
 use uuid::Uuid;
 
 use super::command::Command;
 use super::fields;
+use super::id::Id;
 use super::problem::{Answer, Problem};
 use super::resource::{Kind, Resource, given};
 
@@ -22,7 +22,7 @@ pub(super) async fn create(mut command: Command) -> Answer {
 }
 
 /// `PATCH /v1/projects/{id}`.
-pub(super) async fn patch(Path(id): Path<String>, mut command: Command) -> Answer {
+pub(super) async fn patch(Id(id): Id, mut command: Command) -> Answer {
     let before = command.load(Kind::Project, &id).await?;
     let mut project = before.clone();
     project.merge(&command.body);
@@ -33,16 +33,16 @@ pub(super) async fn patch(Path(id): Path<String>, mut command: Command) -> Answe
 }
 
 /// `POST /v1/projects/{id}/archive`.
-pub(super) async fn archive(id: Path<String>, command: Command) -> Answer {
+pub(super) async fn archive(id: Id, command: Command) -> Answer {
     set_archived(id, command, true).await
 }
 
 /// `POST /v1/projects/{id}/unarchive`.
-pub(super) async fn unarchive(id: Path<String>, command: Command) -> Answer {
+pub(super) async fn unarchive(id: Id, command: Command) -> Answer {
     set_archived(id, command, false).await
 }
 
-async fn set_archived(Path(id): Path<String>, mut command: Command, archived: bool) -> Answer {
+async fn set_archived(Id(id): Id, mut command: Command, archived: bool) -> Answer {
     let mut project = command.load(Kind::Project, &id).await?;
     let (action, state) =
         if archived { ("archive", "archived") } else { ("unarchive", "not archived") };
@@ -58,7 +58,7 @@ async fn set_archived(Path(id): Path<String>, mut command: Command, archived: bo
 }
 
 /// `DELETE /v1/projects/{id}`.
-pub(super) async fn delete(Path(id): Path<String>, mut command: Command) -> Answer {
+pub(super) async fn delete(Id(id): Id, mut command: Command) -> Answer {
     let project = command.load(Kind::Project, &id).await?;
     let contents = command.contents(Kind::Project, &id).await?;
     if contents.count > 0 {

@@ -2,7 +2,7 @@
 //!
 //! Reads don't pass the layer, so who asks, how often and in which role is looked at here.
 
-use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::extract::{FromRequestParts, Query, State};
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue};
@@ -14,15 +14,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::Planning;
+use super::id::Id;
 use super::problem::{Answer, Problem};
 use super::resource::{Kind, Resource, subject};
 use super::{assignments, missions, people};
+use crate::paging::{self, shown};
 use crate::principals::Role;
 
-/// Items of a page when nobody says how many.
-const LIMIT_DEFAULT: usize = 100;
-/// Items of a page at most.
-const LIMIT_MAX: usize = 1_000;
 /// Tells that an answer came from the response cache.
 const X_CACHE: HeaderName = HeaderName::from_static("x-cache");
 
@@ -80,32 +78,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Page {
     async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, Problem> {
         let query = Query::<PageQuery>::from_request_parts(head, state).await;
         let Query(query) = query.map_err(|error| Problem::malformed(error.body_text()))?;
-        let bad_limit = || Problem::malformed(format!("limit must be 1 to {LIMIT_MAX}"));
-        let limit = match query.limit {
-            None => LIMIT_DEFAULT,
-            Some(text) => text.parse().map_err(|_| bad_limit())?,
-        };
-        if !(1..=LIMIT_MAX).contains(&limit) {
-            return Err(bad_limit());
-        }
-        let bad_cursor = || Problem::malformed("after must be the next of an earlier page");
-        let after = query.after.map(|text| cursor_of(&text).ok_or_else(bad_cursor)).transpose()?;
+        let page = paging::Page::read(query.after.as_deref(), query.limit.as_deref());
+        let paging::Page { after, limit } = page.map_err(Problem::malformed)?;
         Ok(Self { after, limit })
     }
-}
-
-/// A cursor as it is shown: hexadecimal, because it has to fit into a query.
-pub(super) fn shown(cursor: &Cursor) -> String {
-    cursor.0.bytes().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn cursor_of(text: &str) -> Option<Cursor> {
-    if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let digits = text.as_bytes().chunks(2);
-    let bytes = digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
-    String::from_utf8(bytes.collect::<Option<_>>()?).ok().map(Cursor)
 }
 
 /// A page as it is shown.
@@ -142,7 +118,7 @@ pub(super) async fn project(
     State(planning): State<Planning>,
     reader: Reader,
     preconditions: Preconditions,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Answer {
     show(&planning, &reader, &preconditions, (Kind::Project, &id)).await
 }
@@ -152,7 +128,7 @@ pub(super) async fn mission(
     State(planning): State<Planning>,
     reader: Reader,
     preconditions: Preconditions,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Answer {
     show(&planning, &reader, &preconditions, (Kind::Mission, &id)).await
 }
@@ -162,7 +138,7 @@ pub(super) async fn assignment(
     State(planning): State<Planning>,
     reader: Reader,
     preconditions: Preconditions,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Answer {
     show(&planning, &reader, &preconditions, (Kind::Assignment, &id)).await
 }
@@ -172,7 +148,7 @@ pub(super) async fn collaborator(
     State(planning): State<Planning>,
     reader: Reader,
     preconditions: Preconditions,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Answer {
     show(&planning, &reader, &preconditions, (Kind::Collaborator, &id)).await
 }
@@ -255,7 +231,7 @@ pub(super) async fn missions_of_project(
     reader: Reader,
     preconditions: Preconditions,
     page: Page,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Answer {
     find(&planning, &reader, Kind::Project, &id).await?.ok_or_else(Problem::not_found)?;
     let of = (missions::OF_PROJECT, id.as_str(), Kind::Mission);
@@ -268,7 +244,7 @@ pub(super) async fn assignments_of_mission(
     reader: Reader,
     preconditions: Preconditions,
     page: Page,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Answer {
     find(&planning, &reader, Kind::Mission, &id).await?.ok_or_else(Problem::not_found)?;
     let of = (assignments::OF_MISSION, id.as_str(), Kind::Assignment);
@@ -299,20 +275,6 @@ async fn list_below(
         wanted.after = links.1;
         if wanted.after.is_none() || items.len() >= wanted.limit {
             return page(&items, wanted.after.as_ref(), preconditions);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cursors_come_back_as_they_were() {
-        let cursor = Cursor("planning.project:é%3A7".into());
-        assert_eq!(cursor_of(&shown(&cursor)), Some(cursor));
-        for bad in ["x", "0", "zz", "ff"] {
-            assert_eq!(cursor_of(bad), None, "{bad}");
         }
     }
 }

@@ -147,6 +147,7 @@ pub(crate) async fn metrics(
         state.metrics().shared_cache(cache.stats());
     }
     let engine = state.engine();
+    state.metrics().swept(engine.sweep_counts());
     let text = state.metrics().text(engine.waiting(), engine.note_counts());
     let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(CONTENT_TYPE, media_type)], text).into_response())

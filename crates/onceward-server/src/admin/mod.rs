@@ -20,6 +20,7 @@ mod params;
 mod permits;
 mod problem;
 mod records;
+mod reports;
 mod serve;
 mod shadow;
 #[cfg(test)]
@@ -163,6 +164,7 @@ fn described() -> OpenApiRouter<AdminState> {
         .routes(routes!(records::marks))
         .routes(routes!(records::sweep))
         .routes(routes!(shadow::report))
+        .routes(routes!(reports::show))
         .routes(routes!(audit::list))
         .routes(routes!(audit::verify))
         .routes(routes!(health::healthz))

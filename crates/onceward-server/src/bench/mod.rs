@@ -6,6 +6,7 @@
 //! is told by its name and, at length, by the file that measures it.
 
 mod baseline;
+pub(crate) mod batch;
 mod callers;
 mod elsewhere;
 mod embedded;

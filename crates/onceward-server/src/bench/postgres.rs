@@ -84,7 +84,7 @@ pub(crate) async fn remove(url: &str, schemas: &[String]) -> Result<(), Failure>
     Ok(())
 }
 
-async fn connect(url: &str) -> Result<Client, Failure> {
+pub(crate) async fn connect(url: &str) -> Result<Client, Failure> {
     // Our own parameter is not one of Postgres' client.
     let url = match url.split_once('?') {
         Some((place, query)) => {
@@ -99,7 +99,7 @@ async fn connect(url: &str) -> Result<Client, Failure> {
     Ok(client)
 }
 
-fn failed(error: &tokio_postgres::Error) -> Failure {
+pub(crate) fn failed(error: &tokio_postgres::Error) -> Failure {
     let why = error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string);
     Failure::failed("bench.postgres", format!("a bare statement failed: {why}"))
 }

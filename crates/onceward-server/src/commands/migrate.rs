@@ -1,6 +1,8 @@
 //! `onceward migrate`: makes a store's tables, or brings them to this program's version.
 
 use onceward::store::Store;
+#[cfg(feature = "dynamodb")]
+use onceward::store::dynamodb::DynamoDbStore;
 #[cfg(feature = "postgres")]
 use onceward::store::postgres::{PostgresOptions, PostgresStore};
 use onceward::store::sqlite::{SqliteOptions, SqliteStore};
@@ -29,6 +31,11 @@ pub(crate) async fn migrate(url: &StoreUrl, out: &Out) -> Result<(), Failure> {
             let migrated = PostgresStore::migrate(address, PostgresOptions::default()).await;
             migrated.map_err(|error| url.failure(&error))?;
             PostgresStore::schema_version()
+        }
+        #[cfg(feature = "dynamodb")]
+        StoreUrl::DynamoDb(options) => {
+            DynamoDbStore::migrate(options).await.map_err(|error| url.failure(&error))?;
+            DynamoDbStore::schema_version()
         }
     };
     if out.is_json() {

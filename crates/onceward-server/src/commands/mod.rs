@@ -2,12 +2,15 @@
 //! closes what it opened, also when it failed.
 
 pub(crate) mod audit;
+pub(crate) mod backfill;
 pub(crate) mod config;
 pub(crate) mod dead;
+pub(crate) mod flow;
 pub(crate) mod generate;
 pub(crate) mod jobs;
 pub(crate) mod keys;
 mod migrate;
+mod report;
 pub(crate) mod serve;
 mod spinner;
 mod streams;
@@ -78,13 +81,19 @@ async fn directly(
         Command::Audit(Audit::Verify { tenant }) => {
             audit::verify(url, tenant.as_deref(), common, out).await
         }
+        Command::Report(args) => report::report(url, args, out).await,
         Command::Sweep => sweep::sweep(url, common.shared_cache()?.as_ref(), out).await,
         Command::Migrate => migrate::migrate(url, out).await,
+        Command::Backfill(args) => backfill::run(args, url, out).await,
         Command::Bench(Bench::Store(args)) => bench::store(url, args, out).await,
         Command::Bench(Bench::Http(args)) => bench::http(url, args, out).await,
         Command::Bench(Bench::Jobs(args)) => bench::jobs(url, args, out).await,
+        Command::Bench(Bench::Batch(args)) => bench::batch::run(url, args, out).await,
         Command::Bench(Bench::Events(args)) => bench::events(url, args, out).await,
         Command::Streams(command) => streams::run(command, url, out).await,
+        Command::Relay(args) => flow::relay(args, (url, common), out).await,
+        Command::Worker(args) => flow::worker(args, (url, common), out).await,
+        Command::Project(args) => flow::project(args, (url, common), out).await,
         // These need no store and are run before one is looked for.
         Command::Serve(_)
         | Command::Demo(_)

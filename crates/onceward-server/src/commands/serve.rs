@@ -62,8 +62,9 @@ pub(crate) async fn serve(common: &Common, args: &Serve, out: &Out) -> Result<()
     for warning in store.capabilities().warnings {
         tracing::warn!("{warning}");
     }
-    let engine = Engine::with_options(store, config.engine_options());
-    let server = Server { config, url, engine, out };
+    let metrics = Arc::new(Metrics::new(store.capabilities().name, false));
+    let engine = Engine::with_options(metrics.watching(store), config.engine_options());
+    let server = Server { config, url, engine, metrics, out };
     let served = server.run(upstream, args.admin_token.as_deref(), &mut signals).await;
     let closed = server.engine.close().await;
     logs::flush();
@@ -95,6 +96,7 @@ struct Server<'o> {
     config: Config,
     url: StoreUrl,
     engine: Engine,
+    metrics: Arc<Metrics>,
     out: &'o Out,
 }
 
@@ -105,7 +107,7 @@ impl Server<'_> {
         admin_token: Option<&str>,
         signals: &mut Signals,
     ) -> Result<(), Failure> {
-        let (config, engine) = (&self.config, &self.engine);
+        let Self { config, engine, metrics, .. } = self;
         let secret = Secret::load(config.identity.secret_file.as_deref(), engine).await?;
         let (identity, signs) = identity::from_config(config, &secret)?;
         let shown = upstream.to_string();
@@ -128,7 +130,6 @@ impl Server<'_> {
                 config.limits.connections
             ));
         }
-        let metrics = Arc::new(Metrics::new(engine.capabilities().name, false));
         let admin = |address: &str| {
             let principals = self.principals(address, admin_token)?;
             Ok(AdminState::new(AdminOptions {
@@ -147,7 +148,7 @@ impl Server<'_> {
             tokio::spawn(look_for_signs(signs, health.clone())),
         ];
         let times = (config.audit.retain.duration(), config.store.sweep_every.duration());
-        let upkeep = Upkeep::of_audit(engine, secret.seal_key(), &metrics, times);
+        let upkeep = Upkeep::of_audit(engine, secret.seal_key(), metrics, times);
         if let Some(path) = &config.server.ready_file {
             ready::write(path, &gateway.listen, &gateway.admin)?;
         }

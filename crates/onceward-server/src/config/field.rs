@@ -24,7 +24,7 @@ pub(crate) trait Field: Sized {
 }
 
 /// A kind that is written as one TOML string.
-pub(super) trait Text: Sized {
+pub(crate) trait Text: Sized {
     /// What a value looks like.
     const FORM: &'static str;
     fn from_text(text: &str) -> Option<Self>;

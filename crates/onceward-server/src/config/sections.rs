@@ -65,7 +65,7 @@ words! { Durability { "full" => Durability::Full, "wal-normal" => Durability::Wa
 section! {
     /// Where keys, outcomes and the audit are kept.
     Store {
-        /// `sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`.
+        /// `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, `dynamodb://REGION/TABLE` or `memory:`.
         url: String = "sqlite:onceward.db".into();
         /// What survives a power loss: everything that was acknowledged (full), or all but the
         /// last moments before it (wal-normal), which health and log show.

@@ -5,6 +5,8 @@
 //! an [`Offer`] of it: what to serve, what to run beside, what to tell. What a service does is in
 //! the crate `onceward-reference`.
 
+mod business;
+pub(crate) mod measurements;
 mod ontology;
 mod planning;
 mod tally;
@@ -24,6 +26,7 @@ use onceward::engine::Engine;
 use onceward::http::Door;
 use onceward::worker::{Builder, Worker};
 use onceward_reference::principals::{self, Principal};
+use prometheus_client::registry::Registry;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -45,9 +48,10 @@ use tally::Tally;
 
 /// The operator's token; public, as everything here.
 const OPERATOR_TOKEN: &str = "demo-operator";
-/// How long audit entries are kept, and how often too old ones are looked for.
-const AUDIT_TIMES: (Duration, Duration) =
-    (Duration::from_secs(365 * 86_400), Duration::from_secs(3_600));
+/// How many days audit entries are kept where no service says, and how often too old ones are
+/// looked for.
+const AUDIT_DAYS: u32 = 365;
+const AUDIT_LOOK_EVERY: Duration = Duration::from_secs(3_600);
 /// How long jobs that run have to end when the demo ends.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -65,8 +69,10 @@ pub(crate) async fn demo(common: &Common, args: &Demo, out: &Out) -> Result<(), 
         ready::clear(path)?;
     }
     let url = StoreUrl::parse(&common.store_url()?)?;
-    let engine = Engine::new(url.open(Access::Create).await?);
-    let served = run(&url, &engine, args, out, &mut signals).await;
+    let store = url.open(Access::Create).await?;
+    let metrics = Arc::new(Metrics::new(store.capabilities().name, false));
+    let engine = Engine::new(metrics.watching(store));
+    let served = run(&url, (&engine, &metrics), args, out, &mut signals).await;
     let closed = engine.close().await;
     logs::flush();
     served?;
@@ -105,6 +111,10 @@ struct Offer {
     traffic: BoxFuture<'static, ()>,
     /// What people are told; `{listen}` and `{admin}` stand for the addresses.
     welcome: &'static str,
+    /// Adds what it counts to the metrics.
+    counts: Option<Box<dyn Fn(&mut Registry) + Send + Sync>>,
+    /// How many days it wants audit entries kept. The store has one audit: the shortest counts.
+    audit_days: Option<u32>,
 }
 
 /// The services that were asked for.
@@ -114,6 +124,12 @@ async fn offers(which: DemoService, setup: &Setup) -> Result<Vec<Offer>, Failure
     if wants(DemoService::Planning) {
         offers.push(planning::offer(setup).await?);
     }
+    if wants(DemoService::Measurements) {
+        offers.push(measurements::offer(setup)?);
+    }
+    if wants(DemoService::Business) {
+        offers.push(business::offer(setup)?);
+    }
     if wants(DemoService::Ontology) {
         offers.push(ontology::offer(setup).await?);
     }
@@ -121,16 +137,6 @@ async fn offers(which: DemoService, setup: &Setup) -> Result<Vec<Offer>, Failure
 }
 
 fn check(args: &Demo) -> Result<(), Failure> {
-    let missing = match args.service {
-        DemoService::Planning | DemoService::Ontology | DemoService::All => None,
-        DemoService::Measurements => Some("measurements"),
-        DemoService::Business => Some("business"),
-    };
-    if let Some(name) = missing {
-        let message =
-            format!("this version has no {name} service yet: it has planning and ontology");
-        return Err(Failure::usage("demo.missing", message));
-    }
     let public = |flag: &str, address: SocketAddr| {
         let message = format!(
             "{flag} {address}: the demo's tokens are public, so it listens on loopback only, as \
@@ -144,7 +150,7 @@ fn check(args: &Demo) -> Result<(), Failure> {
 
 async fn run(
     url: &StoreUrl,
-    engine: &Engine,
+    (engine, metrics): (&Engine, &Arc<Metrics>),
     args: &Demo,
     out: &Out,
     signals: &mut Signals,
@@ -163,7 +169,7 @@ async fn run(
         events: args.events.clone(),
     };
     let mut offers = offers(args.service, &setup).await?;
-    let servers = Servers::start(url, engine, &offers, args).await?;
+    let servers = Servers::start(url, (engine, metrics), &offers, args).await?;
     let mut workers = Vec::new();
     for builder in offers.iter_mut().filter_map(|offer| offer.worker.take()) {
         workers.push(start_worker(builder, &tally)?);
@@ -216,13 +222,13 @@ struct Servers {
 impl Servers {
     async fn start(
         url: &StoreUrl,
-        engine: &Engine,
+        (engine, metrics): (&Engine, &Arc<Metrics>),
         offers: &[Offer],
         args: &Demo,
     ) -> Result<Self, Failure> {
         let control = Listener::bind("--admin", args.admin, None).await?;
         let admin = control.url();
-        let metrics = Arc::new(Metrics::new(engine.capabilities().name, false));
+        offers.iter().filter_map(|offer| offer.counts.as_ref()).for_each(|add| metrics.add(add));
         let health = Arc::new(Health::default());
         for warning in offers.iter().flat_map(|offer| &offer.warnings) {
             tracing::warn!("{warning}");
@@ -238,8 +244,10 @@ impl Servers {
             door: offers.iter().flat_map(|offer| &offer.doors).next().cloned(),
             open_metrics: false,
         });
-        let upkeep = Upkeep::of_audit(engine, secret.seal_key(), &metrics, AUDIT_TIMES);
-        let watch = Arc::new(Watch::new(metrics));
+        let days = offers.iter().filter_map(|offer| offer.audit_days).min().unwrap_or(AUDIT_DAYS);
+        let times = (Duration::from_secs(u64::from(days) * 86_400), AUDIT_LOOK_EVERY);
+        let upkeep = Upkeep::of_audit(engine, secret.seal_key(), metrics, times);
+        let watch = Arc::new(Watch::new(metrics.clone()));
         let (stop, stopped) = watch::channel(false);
         let until = |mut stopped: watch::Receiver<bool>| async move {
             // The sender lives as long as the servers.

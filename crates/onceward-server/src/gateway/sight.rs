@@ -64,6 +64,9 @@ impl Seen {
             "store.unavailable" => self.metrics.store_failed("store.unavailable"),
             _ => {}
         }
+        if served.expired {
+            self.metrics.expired(&endpoint);
+        }
         if verdict == "none" {
             // No key was involved: nothing to tell of, and there may be very many.
             return;

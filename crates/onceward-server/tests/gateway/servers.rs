@@ -1,9 +1,10 @@
-//! What a case stands on: a file, or a database of its own on the shared Postgres, with or without
-//! the shared Redis.
+//! What a case stands on: a file, a database of its own on the shared Postgres, with or without the
+//! shared Redis, or a table of its own on the shared DynamoDB.
 //!
-//! Databases are copies of one that `onceward migrate` made, and go when the next run begins. The
-//! servers are those that `ONCEWARD_TEST_POSTGRES_URL` and `ONCEWARD_TEST_REDIS_URL` name; a case
-//! that needs one fails without it.
+//! Databases are copies of one that `onceward migrate` made, and go when the next run begins; tables
+//! are made by it and go with the server. The servers are those that `ONCEWARD_TEST_POSTGRES_URL`,
+//! `ONCEWARD_TEST_REDIS_URL` and `ONCEWARD_TEST_DYNAMODB_URL` name; a case that needs one fails
+//! without it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,6 +24,9 @@ pub(crate) enum On {
     Postgres,
     /// The same, with every replay from Redis: nothing is kept in the gateway's memory.
     PostgresAndRedis,
+    /// A table of its own.
+    #[cfg(feature = "dynamodb")]
+    DynamoDb,
 }
 
 impl On {
@@ -31,6 +35,8 @@ impl On {
         match self {
             Self::Sqlite => None,
             Self::Postgres | Self::PostgresAndRedis => Some(Database::new().await),
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb => Some(Database::table()),
         }
     }
 
@@ -47,9 +53,10 @@ static NUMBERS: AtomicU64 = AtomicU64::new(0);
 static TEMPLATE: OnceCell<String> = OnceCell::const_new();
 static COPYING: Mutex<()> = Mutex::const_new(());
 
-/// A database of a case's own.
+/// A database, or a table, of a case's own.
 pub(crate) struct Database {
     pub(crate) name: String,
+    url: String,
 }
 
 impl Database {
@@ -60,12 +67,29 @@ impl Database {
         // One copy at a time: nobody may be connected to the template meanwhile.
         let _alone = COPYING.lock().await;
         ask(&format!("CREATE DATABASE {name} TEMPLATE {template}")).await;
-        Self { name }
+        let url = url_of(&name);
+        Self { name, url }
+    }
+
+    /// A table, as `onceward migrate` makes it.
+    #[cfg(feature = "dynamodb")]
+    fn table() -> Self {
+        let endpoint = std::env::var("ONCEWARD_TEST_DYNAMODB_URL").expect(
+            "ONCEWARD_TEST_DYNAMODB_URL is not set: these tests need a DynamoDB server; \
+             `cargo xtask services up dynamodb` starts one",
+        );
+        let number = NUMBERS.fetch_add(1, Ordering::SeqCst);
+        let name = format!("{PREFIX}{}_{number}", std::process::id());
+        let url = format!("dynamodb://eu-central-1/{name}?endpoint={endpoint}");
+        let folder = folder(&format!("migrate-{number}"));
+        let output = command(&folder, &["migrate", "--store", &url]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Self { name, url }
     }
 
     /// Where the gateway finds it.
     pub(crate) fn url(&self) -> String {
-        url_of(&self.name)
+        self.url.clone()
     }
 }
 

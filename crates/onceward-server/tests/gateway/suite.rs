@@ -1,5 +1,6 @@
-//! One table, two targets, three places for the records: every case runs against the gateway and
-//! against the tower layer, on SQLite, on Postgres, and on Postgres with every replay from Redis.
+//! One table, two targets, four places for the records: every case runs against the gateway and
+//! against the tower layer, on SQLite, on Postgres, on Postgres with every replay from Redis, and on
+//! DynamoDB.
 
 use super::cases;
 use super::servers::On;
@@ -14,6 +15,10 @@ macro_rules! suite {
         suite_on! { layer_on_postgres, layer, On::Postgres, $($name: $changes;)* }
         suite_on! { gateway_with_redis, gateway, On::PostgresAndRedis, $($name: $changes;)* }
         suite_on! { layer_with_redis, layer, On::PostgresAndRedis, $($name: $changes;)* }
+        #[cfg(feature = "dynamodb")]
+        suite_on! { gateway_on_dynamodb, gateway, On::DynamoDb, $($name: $changes;)* }
+        #[cfg(feature = "dynamodb")]
+        suite_on! { layer_on_dynamodb, layer, On::DynamoDb, $($name: $changes;)* }
     };
 }
 

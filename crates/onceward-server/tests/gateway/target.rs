@@ -103,6 +103,12 @@ impl Target {
         let app = App::new();
         let database = setup.on.database().await;
         let store: Arc<dyn Store> = match &database {
+            #[cfg(feature = "dynamodb")]
+            Some(database) if setup.on == On::DynamoDb => {
+                use onceward::store::dynamodb::{DynamoDbOptions, DynamoDbStore};
+                let options = DynamoDbOptions::parse(&database.url()).unwrap();
+                Arc::new(DynamoDbStore::connect(&options).await.unwrap())
+            }
             Some(database) => {
                 let (url, options) = (database.url(), PostgresOptions::default());
                 Arc::new(PostgresStore::connect(&url, options).await.unwrap())

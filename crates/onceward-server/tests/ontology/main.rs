@@ -12,6 +12,7 @@
 
 mod commands;
 mod crash;
+mod flow;
 #[path = "../support/service.rs"]
 mod service;
 mod settings;

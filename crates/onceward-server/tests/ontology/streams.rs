@@ -12,7 +12,7 @@ async fn streams_are_listed_shown_and_tailed_beside_a_running_service() {
     service.command(&create("b", "e3", &json!({ "n": 3 }))).await.must_be(201);
     let run = |arguments: &[&str]| {
         let mut command = command(&service.folder, arguments);
-        let output = command.args(["--store", service.store()]).output().unwrap();
+        let output = command.args(["--store", service.store_url()]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         text
@@ -38,7 +38,7 @@ async fn streams_are_listed_shown_and_tailed_beside_a_running_service() {
     assert_eq!(ids, ["e2", "e3"]);
     if !is_shared() {
         let mut nowhere = command(&service.folder, &["streams", "tail", "--events", "no/such"]);
-        let output = nowhere.args(["--store", service.store()]).output().unwrap();
+        let output = nowhere.args(["--store", service.store_url()]).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
     }
 }

@@ -5,6 +5,14 @@ use serde_json::{Value, json};
 use super::world::{Service, call, eventually, get, is_shared, patch, post};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b08_an_id_that_is_no_text_is_a_problem_like_any_unknown_one() {
+    let service = Service::start("no_text");
+    get("/v1/projects/%ff").send(&service).await.refuses(404, "planning.not_found");
+    let plan = post("/v1/missions/%ff/plan").seen("\"1\"");
+    plan.send(&service).await.refuses(404, "planning.not_found");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a02_a_write_is_seen_at_once_and_what_is_derived_may_lag() {
     let service = Service::start("a02");
     let project = service.project().await.id();

@@ -34,6 +34,23 @@ async fn b06_who_may_no_longer_do_it_gets_403_and_not_the_stored_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b06_who_is_no_admin_any_more_is_not_shown_the_admin_that_they_made() {
+    let service = Service::start("b06_admin");
+    becomes(&service, "admin").await;
+    let made = |key, role| {
+        post("/v1/collaborators").key(key).json(&json!({ "name": "Ada", "role": role }))
+    };
+    let admin = made("k", "admin").send(&service).await.must_be(201);
+    made("v", "viewer").send(&service).await.must_be(201);
+    assert!(made("k", "admin").send(&service).await.is_replay());
+    becomes(&service, "editor").await;
+    let refused = made("k", "admin").send(&service).await;
+    refused.refuses(403, "auth.forbidden");
+    assert!(!String::from_utf8_lossy(&refused.body).contains(&admin.id()));
+    assert!(made("v", "viewer").send(&service).await.is_replay());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b06_a_first_execution_still_meets_validation_and_conflicts() {
     let service = Service::start("b06_rules");
     post("/v1/projects")

@@ -1,8 +1,10 @@
 //! A running reference service (`onceward demo …`) and calls to it: for the suites that drive one.
 //!
-//! On SQLite, unless `ONCEWARD_TEST_SERVICES_ON` says `postgres`: then every test has a database of
-//! its own on the server that `ONCEWARD_TEST_POSTGRES_URL` names, and fails where it can't be had.
+//! On SQLite, unless `ONCEWARD_TEST_SERVICES_ON` says `postgres` or `dynamodb`: then every test has a
+//! database, or a table, of its own on the server that `ONCEWARD_TEST_POSTGRES_URL` or
+//! `ONCEWARD_TEST_DYNAMODB_URL` names, and fails where it can't be had.
 //! A suite includes this file by its path and adds calls of its own in an `impl Service`.
+#![allow(dead_code, reason = "each suite uses a part of it")]
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -35,28 +37,51 @@ pub(crate) struct Service {
     store: String,
 }
 
-/// The server that the run is to be on, if it is not SQLite.
-fn postgres() -> Option<String> {
+/// The store that the run is to be on, if it is not SQLite, and its server.
+fn server() -> Option<(String, String)> {
     let on = std::env::var("ONCEWARD_TEST_SERVICES_ON").ok()?;
-    assert_eq!(on, "postgres", "ONCEWARD_TEST_SERVICES_ON names a store that this suite knows");
-    Some(std::env::var("ONCEWARD_TEST_POSTGRES_URL").expect("ONCEWARD_TEST_POSTGRES_URL"))
+    let variable = match on.as_str() {
+        "postgres" => "ONCEWARD_TEST_POSTGRES_URL",
+        "dynamodb" => "ONCEWARD_TEST_DYNAMODB_URL",
+        other => panic!("ONCEWARD_TEST_SERVICES_ON={other}: postgres or dynamodb is meant"),
+    };
+    let url = std::env::var(variable).unwrap_or_else(|_| panic!("{variable} names no server"));
+    Some((on, url))
 }
 
 /// Whether other processes may write to the store: then nothing is cached.
 pub(crate) fn is_shared() -> bool {
-    postgres().is_some()
+    server().is_some()
 }
 
 /// The store of a test: empty, and its own.
 fn store(name: &str, test: &str, folder: &Path) -> String {
-    let Some(server) = postgres() else { return format!("sqlite:{name}.db") };
+    match server() {
+        None => format!("sqlite:{name}.db"),
+        Some((on, server)) if on == "dynamodb" => {
+            let table = own_name(name, test);
+            migrated(format!("dynamodb://eu-central-1/{table}?endpoint={server}"), folder)
+        }
+        Some((_, server)) => database(&server, name, test, folder),
+    }
+}
+
+/// An empty database on a Postgres server.
+fn database(server: &str, name: &str, test: &str, folder: &Path) -> String {
     let (server, _) = server.rsplit_once('/').unwrap();
-    let database = format!("{name}_{test}_{}", std::process::id());
+    let database = own_name(name, test);
     let made = Command::new("psql")
         .args([&format!("{server}/postgres"), "-qc", &format!("CREATE DATABASE {database}")])
         .status();
     assert!(made.unwrap().success(), "a database of its own on {server}");
-    let store = format!("{server}/{database}");
+    migrated(format!("{server}/{database}"), folder)
+}
+
+fn own_name(name: &str, test: &str) -> String {
+    format!("{name}_{test}_{}", std::process::id())
+}
+
+fn migrated(store: String, folder: &Path) -> String {
     let migrated = command(folder, &["migrate", "--store", &store]).output().unwrap();
     assert!(migrated.status.success(), "{migrated:?}");
     store
@@ -70,6 +95,17 @@ impl Service {
         std::fs::create_dir_all(&folder).unwrap();
         let store = store(name, test, &folder);
         Self::spawn_with(name, folder, &["demo", name, "--no-traffic"], &store, variables)
+    }
+
+    /// A service by its name, on an empty database, whatever the run is on.
+    pub(crate) fn start_on_postgres(name: &'static str, test: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{test}"));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let server = std::env::var("ONCEWARD_TEST_POSTGRES_URL");
+        let server = server.expect("ONCEWARD_TEST_POSTGRES_URL: this test is about Postgres");
+        let store = database(&server, name, test, &folder);
+        Self::spawn_with(name, folder, &["demo", name, "--no-traffic"], &store, &[])
     }
 
     /// Anew, on the store that is there.
@@ -95,9 +131,21 @@ impl Service {
         store: &str,
         variables: &[(&str, &str)],
     ) -> Self {
+        let place = ("127.0.0.1:0", store);
+        Self::spawn_at(name, folder, arguments, place, variables)
+    }
+
+    /// With these arguments, at this address.
+    pub(crate) fn spawn_at(
+        name: &'static str,
+        folder: PathBuf,
+        arguments: &[&str],
+        (listen, store): (&str, &str),
+        variables: &[(&str, &str)],
+    ) -> Self {
         let mut command = command(&folder, arguments);
         command.envs(variables.iter().copied()).args(["--store", store]);
-        command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.args(["--listen", listen, "--admin", "127.0.0.1:0"]);
         command.args(["--ready-file", "ready.json"]);
         let said = std::fs::File::create(folder.join("stderr.txt")).unwrap();
         let mut child = command.stdout(Stdio::piped()).stderr(said).spawn().unwrap();
@@ -140,15 +188,21 @@ impl Service {
         self.child.wait().unwrap().code()
     }
 
-    /// Its store's URL.
-    #[allow(dead_code, reason = "not every suite runs commands beside the service")]
-    pub(crate) fn store(&self) -> &str {
+    /// The URL of its store.
+    pub(crate) fn store_url(&self) -> &str {
         &self.store
     }
 
     /// What it said on standard error so far.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(self.folder.join("stderr.txt")).unwrap()
+    }
+
+    /// A command on its store, in its folder; the embedded store must not be in use then.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = command(&self.folder, arguments);
+        command.args(["--store", &self.store]);
+        command
     }
 
     /// An answer of the control API.

@@ -46,6 +46,9 @@ pub struct Conflict {
     pub key_advice: KeyAdvice,
     /// JSON pointers at which the payload differs from the first one, if the server tells.
     pub differs: Vec<String>,
+    /// What differs in words, one line per path with the old and the new value, if the server
+    /// tells.
+    pub diff: Vec<String>,
     /// The revision or version that is there, if the server tells.
     pub current: Option<String>,
 }
@@ -74,7 +77,10 @@ impl Conflict {
             let found = names.iter().find_map(|name| of.get(*name))?;
             Some(found.as_str().map_or_else(|| found.to_string(), str::to_string))
         };
-        let differs = body.get("differs").and_then(Value::as_array).into_iter().flatten();
+        let texts = |list: Option<&Value>| -> Vec<String> {
+            let list = list.and_then(Value::as_array).into_iter().flatten();
+            list.filter_map(Value::as_str).map(str::to_string).collect()
+        };
         Some(Self {
             kind,
             status,
@@ -82,7 +88,8 @@ impl Conflict {
             detail: text(inner, &["detail", "message"]).unwrap_or_default(),
             key: None,
             key_advice: advice(&body).unwrap_or_else(|| advised_by(kind, status)),
-            differs: differs.filter_map(Value::as_str).map(str::to_string).collect(),
+            differs: texts(body.get("differs")),
+            diff: texts(inner.pointer("/details/diff_summary")),
             current: text(&body, &["current_revision", "current_version"]),
         })
     }

@@ -1,19 +1,19 @@
 //! Documents: versioned state under optimistic concurrency, in the same batches as everything else.
 
+use std::time::Instant;
+
 use futures_util::future::join_all;
 use onceward_core::Bytes;
-use onceward_core::audit::Entry;
+use onceward_core::audit::{Entry, Trace};
 use onceward_core::batch::{Batch, Condition, Write};
-use onceward_core::decide::{self, Change, Facts, Refusal, Step};
+use onceward_core::decide::{self, Change, Effects, Facts, Refusal, Step, Verdict};
 use onceward_core::drive::{Drive, End};
 use onceward_core::guard::{Guard, Rule};
 use onceward_core::key::Subject;
 use onceward_core::limits::LimitError;
 use onceward_core::record::Body;
-use onceward_core::stamp::Token;
+use onceward_core::stamp::{At, Token};
 use onceward_core::text::escape;
-
-#[cfg(feature = "http")]
 use tokio::sync::OwnedMutexGuard;
 
 use super::look::PAGE_MAX;
@@ -52,6 +52,12 @@ impl Seen {
         let guard = Guard::new(self.subject.clone(), rule)?;
         Ok((Change { guard, value }, rule.moves_to()))
     }
+}
+
+/// A turn at a subject, for as long as it is held.
+#[derive(Debug)]
+pub struct Turn {
+    _guards: Vec<OwnedMutexGuard<()>>,
 }
 
 /// The answer to a put.
@@ -96,11 +102,47 @@ impl Engine {
         Ok(found.collect())
     }
 
-    /// Waits until no other handler of this process that lost a race for this document is at it;
-    /// it is free again when the guard is dropped.
-    #[cfg(feature = "http")]
-    pub(crate) async fn turn_at(&self, subject: &Subject) -> Vec<OwnedMutexGuard<()>> {
-        self.0.turns.wait(std::iter::once(subject)).await
+    /// Many subjects at one instant, in the order asked for, with the versions that writes of them
+    /// expect, and the store's instant of the look.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn see_many(&self, subjects: Vec<Subject>) -> Result<(At, Vec<Seen>), EngineError> {
+        let reads = subjects.iter().cloned().map(Read::Mark).collect();
+        let asked = Instant::now();
+        let loaded = self.0.store.load(reads).await?;
+        self.0.heard.note(asked, loaded.now);
+        let seen = subjects.into_iter().zip(loaded.facts).map(|(subject, fact)| {
+            let mark = if let Fact::Mark(mark) = fact { mark } else { None };
+            let (version, value) = mark.map_or((0, None), |mark| (mark.position, mark.value));
+            Seen { subject, version, value }
+        });
+        Ok((loaded.now, seen.collect()))
+    }
+
+    /// Waits until no one else of this process who lost a race for this subject is at it; it is
+    /// free again when the turn is dropped. For whoever looks again and writes again.
+    pub async fn turn_at(&self, subject: &Subject) -> Turn {
+        Turn { _guards: self.0.turns.wait(std::iter::once(subject)).await }
+    }
+
+    /// Commits effects that follow no key, all or none. None: it is done; otherwise why it is not.
+    ///
+    /// # Errors
+    /// When the store gives no answer, or the effects break a bound or are another tenant's.
+    pub async fn write(
+        &self,
+        tenant: &str,
+        effects: &Effects,
+    ) -> Result<Option<Verdict>, EngineError> {
+        effects.validate(&escape(tenant))?;
+        let trace = Trace::default();
+        let decide = |token, facts: &Facts| decide::write(None, effects, &trace, token, facts);
+        match self.drive(None, Drive::default(), decide).await? {
+            End::Answer(verdict) => Ok(Some(verdict)),
+            End::Committed { .. } => Ok(None),
+            End::GaveUp => Err(EngineError::Contended("time after time")),
+        }
     }
 
     /// A document with the version that a write of it expects, also when there is none.
@@ -209,12 +251,13 @@ impl Engine {
     pub(crate) async fn apply(
         &self,
         guard: &Guard,
-        effects: &decide::Effects,
-        trace: &onceward_core::audit::Trace,
-    ) -> Result<Option<decide::Verdict>, EngineError> {
+        effects: &Effects,
+        trace: &Trace,
+    ) -> Result<Option<Verdict>, EngineError> {
         guard.rule.validate()?;
         effects.validate(guard.subject.tenant_column())?;
-        let decide = |token, facts: &Facts| decide::apply(guard, effects, trace, token, facts);
+        let decide =
+            |token, facts: &Facts| decide::write(Some(guard), effects, trace, token, facts);
         match self.drive(None, Drive::default(), decide).await? {
             End::Committed { .. } => Ok(None),
             End::Answer(verdict) => Ok(Some(verdict)),

@@ -32,7 +32,7 @@ mod wait;
 #[cfg(feature = "events")]
 pub(crate) use appends::Waiting;
 pub use claims::OnceVerdict;
-pub use documents::{Document, Put, Seen};
+pub use documents::{Document, Put, Seen, Turn};
 #[cfg(feature = "http")]
 pub(crate) use erasures::erasures_subject;
 pub use error::EngineError;
@@ -42,7 +42,7 @@ pub use options::EngineOptions;
 #[cfg(feature = "sqlite")]
 pub use own::OwnSqlError;
 pub use queues::{STORE_SPACE_PREFIX, STORE_TENANT};
-pub use sweep::SweepReport;
+pub use sweep::{SweepCounts, SweepReport};
 
 use std::fmt;
 use std::sync::Arc;
@@ -80,6 +80,7 @@ struct Inner {
     places: jobs::Places,
     rounds: Arc<fair::Rounds>,
     notes: notes::Notes,
+    sweeps: sweep::Sweeps,
     options: EngineOptions,
     tokens: Tokens,
     heard: Clockwork,
@@ -113,6 +114,7 @@ impl Engine {
             places: jobs::Places::default(),
             rounds,
             notes: notes::Notes::default(),
+            sweeps: sweep::Sweeps::default(),
             options,
             tokens: Tokens::new(),
             heard: Clockwork::default(),

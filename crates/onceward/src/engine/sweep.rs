@@ -2,6 +2,7 @@
 //! per tenant that lost something.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 use futures_util::future::join_all;
 use onceward_core::audit::Entry;
@@ -26,6 +27,29 @@ pub struct SweepReport {
     pub forgotten: u64,
     /// Held records whose lease ran out: they are unknown now.
     pub unknown: u64,
+}
+
+/// What all sweeps of an engine came to so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SweepCounts {
+    /// Sweeps that came to their end.
+    pub ended: u64,
+    /// Sweeps that broke off.
+    pub failed: u64,
+    /// What they did, together.
+    pub swept: SweepReport,
+}
+
+/// Counts sweeps.
+#[derive(Default)]
+pub(super) struct Sweeps(Mutex<SweepCounts>);
+
+impl Sweeps {
+    fn ended(&self, ended: bool, report: &SweepReport) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *if ended { &mut counts.ended } else { &mut counts.failed } += 1;
+        counts.swept.add(report);
+    }
 }
 
 impl SweepReport {
@@ -89,7 +113,14 @@ impl Engine {
                 failed.get_or_insert(error);
             }
         }
+        self.0.sweeps.ended(failed.is_none(), &total);
         failed.map_or(Ok(total), Err)
+    }
+
+    /// What sweeps through this engine came to so far.
+    #[must_use]
+    pub fn sweep_counts(&self) -> SweepCounts {
+        *self.0.sweeps.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn sweep_pages(

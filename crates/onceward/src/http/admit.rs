@@ -122,7 +122,9 @@ pub(super) fn admit(
         .map_err(|error: CanonicalError| Refusal::new(Code::BodyNotCanonical, error.to_string()))?;
     let key = match (brought, policy.missing_key) {
         (Brought::Key(key), _) => key,
-        (Brought::Nothing, MissingKey::Derive) => derived(caller, place, &canonical),
+        (Brought::Nothing, MissingKey::Derive) => {
+            derived(caller, place, head.uri.query().unwrap_or_default(), &canonical)
+        }
         (Brought::Nothing, _) => {
             let detail = "send an Idempotency-Key header: 1 to 128 visible ASCII characters";
             return Err(Refusal::new(Code::KeyRequired, detail));
@@ -184,12 +186,16 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
 }
 
 /// E01: tenant without hyphens, method and route, first 16 hex digits of the payload's hash; every
-/// part escaped, so that a colon in one can't imitate another.
-fn derived(caller: &Caller, place: &Place, canonical: &CanonicalBody<'_>) -> String {
+/// part escaped, so that a colon in one can't imitate another. A query belongs to the payload: who
+/// asks for something else in it means another request, not a conflict.
+fn derived(caller: &Caller, place: &Place, query: &str, canonical: &CanonicalBody<'_>) -> String {
     let tenant = caller.tenant.replace('-', "");
     let (method, path) = place.endpoint.split_once(' ').unwrap_or_default();
     let route = path.trim_matches('/').replace('/', "-");
-    let hash = content_hash16(canonical.bytes());
+    let hash = match query {
+        "" => content_hash16(canonical.bytes()),
+        query => content_hash16(&[query.as_bytes(), b"\n", canonical.bytes()].concat()),
+    };
     let part = onceward_core::text::escape;
     format!("{}:{method}:{}:{hash}", part(&tenant), part(&route))
 }

@@ -15,7 +15,7 @@ use super::outcome::StoredResponse;
 use super::policy::Policy;
 use super::preconditions::TagRules;
 use super::refusal::{Code, Refusal};
-use super::served::Again;
+use super::served::{Again, Anew};
 
 /// The head with what extractors look for.
 pub(super) fn for_handler(mut head: Parts, policy: &Policy, caller: &Caller) -> Parts {
@@ -34,6 +34,12 @@ pub(super) fn said_again(
     policy.dialect.speaker().mark_replay(response.headers_mut());
     response.extensions_mut().insert(Again);
     Ok(response.map(Body::from))
+}
+
+/// Marks the answer of an execution whose key had an expired record.
+pub(super) fn mark_anew(response: &mut Response<Body>, policy: &Policy) {
+    policy.dialect.speaker().mark_expired(response.headers_mut());
+    response.extensions_mut().insert(Anew);
 }
 
 /// A handler's refusal, said again in the route's dialect: its code and its new body.

@@ -302,7 +302,10 @@ impl Door {
             "send the original payload with this key, or use a new key for a new request",
         );
         // What differs is a courtesy: without it the refusal stands.
-        let found = self.engine.look(&record.key).await.ok().flatten();
+        let (now, found) = match self.engine.look_at(&record.key).await {
+            Ok((now, found)) => (Some(now), found),
+            Err(_) => (self.engine.now_about(), None),
+        };
         let kept = found
             .and_then(|found| found.payload)
             .and_then(|bytes| KeptPayload::decode(&bytes).ok())
@@ -310,7 +313,8 @@ impl Door {
         let mut conflict = admitted.conflict(&kept, policy, &self.leaf_key);
         conflict.original_at = record.created_at;
         let end = record.expires_at.unwrap_or(record.updated_at.plus(policy.retain_ms));
-        conflict.expires_in_s = end.since(record.updated_at) / 1_000;
+        // Rounded up: who comes back then finds it expired.
+        conflict.expires_in_s = end.since(now.unwrap_or(record.updated_at)).div_ceil(1_000);
         refusal.conflict = Some(Box::new(conflict));
         refusal
     }

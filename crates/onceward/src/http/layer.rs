@@ -27,7 +27,7 @@ use crate::cache::Looked;
 use crate::engine::random_u64;
 
 use super::admit::{Admitted, Brought, admit, brought};
-use super::answer::{for_handler, said_again};
+use super::answer::{for_handler, mark_anew, said_again};
 use super::body::{Body, BoxError, Buffered, buffer, discard};
 use super::dialect::Dialect;
 use super::document::{POLICY_PATH, published};
@@ -357,7 +357,7 @@ impl Settling<'_> {
         if was_expired {
             // It has run and is recorded: what becomes of the note changes nothing.
             let _ = door.note(Noted::Expired, Original::of(&permit.record), admitted).await;
-            policy.dialect.speaker().mark_expired(response.headers_mut());
+            mark_anew(&mut response, policy);
         }
         Ok(response)
     }

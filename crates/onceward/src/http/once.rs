@@ -23,7 +23,7 @@ use onceward_core::record::Record;
 use tower_service::Service;
 
 use super::admit::Admitted;
-use super::answer::{is_stream, said_again, spoken};
+use super::answer::{is_stream, mark_anew, said_again, spoken};
 use super::body::{Body, BoxError, Buffered, Resumed, buffer};
 use super::door::{Door, no_answer};
 use super::etag::ETag;
@@ -85,7 +85,7 @@ impl OneCommit<'_> {
         }
         let mut pass = self.door.gates.enter(self.route)?;
         let mut before: Option<GuardRefusal> = None;
-        let mut turn = Vec::new();
+        let mut turn = None;
         for _ in 0..RUNS_MAX {
             let answered = self.run(inner.clone(), (head.clone(), body.clone())).await;
             pass.ended(answered.as_ref().ok().map(|answer| answer.head.status));
@@ -104,7 +104,7 @@ impl OneCommit<'_> {
                     }
                     // Those who lost take turns, and never wait for two subjects at once.
                     drop(turn);
-                    turn = self.door.engine.turn_at(&refused.subject).await;
+                    turn = Some(self.door.engine.turn_at(&refused.subject).await);
                     before = Some(refused);
                 }
                 OnceVerdict::Not(verdict) => return self.not_run(verdict).await,
@@ -225,7 +225,7 @@ impl OneCommit<'_> {
             // It is committed: what becomes of the note changes nothing.
             let original = Original::of(record);
             let _ = self.door.note(Noted::Expired, original, self.admitted).await;
-            self.policy.dialect.speaker().mark_expired(response.headers_mut());
+            mark_anew(&mut response, self.policy);
         }
         response
     }
@@ -266,7 +266,7 @@ impl OneCommit<'_> {
                 said_again(self.door.replay(&stored, self.admitted).await?, self.policy)
             }
             Verdict::Mismatch(record) if record.key != self.admitted.claim.key => {
-                let detail = "a job of this request has a key that was used with another payload; \
+                let detail = "a job or a further key of this request is another one's already; \
                               nothing was written";
                 Err(Refusal::new(Code::UpstreamFailed, detail))
             }

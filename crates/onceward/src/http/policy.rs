@@ -212,7 +212,9 @@ impl Policy {
         }
         // A retry that comes after the outcome is gone would run again.
         let retries_ms = onceward_core::retry::CLIENT_BACKOFF.total_ms_max();
-        let least = retries_ms.saturating_add(self.lease_ms).saturating_add(self.wait_ms);
+        // One commit holds no lease: there is none to wait for.
+        let lease_ms = if self.commits == Commits::One { 0 } else { self.lease_ms };
+        let least = retries_ms.saturating_add(lease_ms).saturating_add(self.wait_ms);
         if self.retain_errors_ms.min(self.retain_ms) < least {
             let bound = format!("at least {least} ms: attempts × back-off + lease + wait");
             return Err(LimitError::new(

@@ -17,6 +17,8 @@ pub struct Served {
     pub key_hash: Option<String>,
     /// Whether the answer was in the replay cache; none where that was not looked at.
     pub cached: Option<bool>,
+    /// Whether it ran although its key had been used before: the outcome had expired.
+    pub expired: bool,
     /// `run`, `replay`, `none` where no key was involved, or the code of the refusal.
     pub verdict: &'static str,
 }
@@ -25,10 +27,15 @@ pub struct Served {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Again;
 
+/// Marks the answer of an execution whose key had an expired record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Anew;
+
 impl Served {
     pub(super) fn at(endpoint: &str) -> Self {
         let endpoint = endpoint.into();
-        Self { endpoint, tenant: None, key_hash: None, cached: None, verdict: "none" }
+        let (tenant, key_hash, cached) = (None, None, None);
+        Self { endpoint, tenant, key_hash, cached, expired: false, verdict: "none" }
     }
 
     pub(super) fn claims(&mut self, key: &Key) {
@@ -38,6 +45,7 @@ impl Served {
     }
 
     pub(super) fn ended<B>(&mut self, response: &Response<B>) {
+        self.expired = response.extensions().get::<Anew>().is_some();
         self.verdict = match (response.extensions().get::<Again>(), &self.key_hash) {
             (Some(_), _) => "replay",
             (None, Some(_)) => "run",

@@ -216,8 +216,7 @@ impl Writes {
 
 impl Drop for Writes {
     fn drop(&mut self) {
-        let Effects { changes, jobs, audit } = &self.effects;
-        if !(changes.is_empty() && jobs.is_empty() && audit.is_empty()) {
+        if !self.effects.is_empty() {
             self.offer.dropped.store(true, Ordering::Relaxed);
         }
     }

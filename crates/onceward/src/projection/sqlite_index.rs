@@ -151,7 +151,7 @@ impl View for SqliteIndex {
              tenant TEXT NOT NULL, id TEXT NOT NULL, version INTEGER NOT NULL, body BLOB, \
              UNIQUE (tenant, id)); \
              CREATE VIRTUAL TABLE IF NOT EXISTS {fts} USING fts5(tenant, words, content='', \
-             contentless_delete=1, columnsize=0, detail=column, \
+             contentless_delete=1, detail=column, \
              tokenize=\"unicode61 remove_diacritics 0\")"
         )))
     }

@@ -4,6 +4,8 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at what it did not expect")]
 
+#[cfg(feature = "dynamodb")]
+pub(crate) mod dynamodb;
 pub(crate) mod mutant;
 #[cfg(all(feature = "postgres", feature = "redis", feature = "sqlite"))]
 pub(crate) mod on;

@@ -1,5 +1,5 @@
-//! Every store that the layer's tests run on: memory, SQLite, Postgres, and Postgres with every
-//! replay from Redis. Real servers are those that the environment names; without them the test
+//! Every store that the layer's tests run on: memory, SQLite, Postgres, Postgres with every replay
+//! from Redis, and DynamoDB. Real servers are those that the environment names; without them the test
 //! fails.
 
 use std::sync::Arc;
@@ -21,6 +21,8 @@ pub(crate) enum On {
     Sqlite,
     Postgres,
     PostgresAndRedis,
+    #[cfg(feature = "dynamodb")]
+    DynamoDb,
 }
 
 /// A fresh store and the hand of its clock.
@@ -39,6 +41,8 @@ impl On {
             Self::Memory => Arc::new(MemoryHarness::default()),
             Self::Sqlite => Arc::new(SqliteHarness::default()),
             Self::Postgres | Self::PostgresAndRedis => Arc::new(PostgresHarness::default()),
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb => Arc::new(super::dynamodb::DynamoDbHarness::default()),
         };
         Opened { store: harness.open().await.unwrap(), harness }
     }
@@ -71,6 +75,8 @@ macro_rules! on_every_store {
         on_every_store! { @on sqlite, Sqlite, $($name),* }
         on_every_store! { @on postgres, Postgres, $($name),* }
         on_every_store! { @on postgres_and_redis, PostgresAndRedis, $($name),* }
+        #[cfg(feature = "dynamodb")]
+        on_every_store! { @on dynamodb, DynamoDb, $($name),* }
     };
     (@on $module:ident, $on:ident, $($name:ident),*) => {
         mod $module {

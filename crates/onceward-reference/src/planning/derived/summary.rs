@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use onceward::core::key::Subject;
 use onceward::http::Preconditions;
 use onceward::worker::{Context, Done, JobError};
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::planning::Planning;
+use crate::planning::id::Id;
 use crate::planning::jobs::{Count, Delta, told};
 use crate::planning::problem::{Answer, Problem};
 use crate::planning::reads::{Reader, find, tagged};
@@ -59,7 +60,7 @@ pub(in crate::planning) async fn show(
     State(planning): State<Planning>,
     reader: Reader,
     preconditions: Preconditions,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Answer {
     find(&planning, &reader, Kind::Project, &id).await?.ok_or_else(Problem::not_found)?;
     let subject = Subject::new(reader.tenant(), SUMMARIES, &id)?;

@@ -29,6 +29,7 @@ const ENDPOINTS: &[(&str, &str)] = &[
     ("get", "/v1/marks"),
     ("post", "/v1/sweep"),
     ("get", "/v1/shadow"),
+    ("get", "/v1/reports/{report}"),
     ("get", "/v1/audit"),
     ("get", "/v1/audit/verify"),
     ("get", "/healthz"),

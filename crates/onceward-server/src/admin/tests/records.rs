@@ -191,7 +191,13 @@ async fn a01_a_tenant_sees_nothing_of_another() {
     done(&server, "acme", "a").await;
     let reference = theirs["ref"].as_str().unwrap();
     let call = async |method: Method, path: &str| server.call(Some(ACME), method, path, "").await;
-    for path in ["/v1/records", "/v1/dead", "/v1/marks", "/v1/audit"] {
+    let usage = call(Method::GET, "/v1/reports/usage").await.ok();
+    let expected = [("acme", 1)].map(|(tenant, total)| (json!(tenant), json!(total)));
+    let rows = usage["items"].as_array().unwrap().iter();
+    let rows = rows.map(|row| (row["tenant_id"].clone(), row["total_keys"].clone()));
+    assert_eq!(rows.collect::<Vec<_>>(), expected, "E07");
+    let reports = ["/v1/reports/usage", "/v1/reports/conflicts", "/v1/reports/retention"];
+    for path in ["/v1/records", "/v1/dead", "/v1/marks", "/v1/audit"].into_iter().chain(reports) {
         call(Method::GET, &format!("{path}?tenant=globex")).await.problem(403);
         let page = call(Method::GET, path).await.ok().to_string();
         assert!(!page.contains("globex"), "{path}: {page}");

@@ -122,7 +122,7 @@ pub(super) fn unexpected(status: u16, connection: &Connection) -> Failure {
 }
 
 /// Runs work on a thread with a runtime of its own, so that it shares nothing with the servers.
-pub(super) async fn on_thread<T, F>(work: impl FnOnce() -> F + Send + 'static) -> Result<T, Failure>
+pub(crate) async fn on_thread<T, F>(work: impl FnOnce() -> F + Send + 'static) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,
     T: Send + 'static,

@@ -9,10 +9,10 @@
 mod crowd;
 mod duplicates;
 mod gateway;
-mod load;
+pub(super) mod load;
 mod nginx;
 mod server;
-mod wire;
+pub(super) mod wire;
 
 use std::path::Path;
 use std::sync::Arc;

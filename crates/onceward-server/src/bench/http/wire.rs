@@ -19,7 +19,7 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 
 /// A request whose key can be changed in place.
 #[derive(Debug, Clone)]
-pub(super) struct Request {
+pub(crate) struct Request {
     bytes: Vec<u8>,
     key_at: Option<usize>,
 }
@@ -40,6 +40,11 @@ impl Request {
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(&json(17));
         Self { bytes, key_at }
+    }
+
+    /// A request of these bytes.
+    pub(crate) fn of(bytes: Vec<u8>) -> Self {
+        Self { bytes, key_at: None }
     }
 
     /// Puts another key in.
@@ -69,21 +74,21 @@ pub(super) fn number(body: &[u8]) -> Option<u64> {
 }
 
 /// One connection, kept alive.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
 impl Connection {
     /// Connects.
-    pub(super) async fn open(address: SocketAddr) -> Result<Self, Failure> {
+    pub(crate) async fn open(address: SocketAddr) -> Result<Self, Failure> {
         let stream = TcpStream::connect(address).await.map_err(|error| broken(&error))?;
         stream.set_nodelay(true).map_err(|error| broken(&error))?;
         Ok(Self { stream, buffer: Vec::with_capacity(4_096) })
     }
 
     /// Sends a request and reads its whole answer: status and body.
-    pub(super) async fn ask(&mut self, request: &Request) -> Result<(u16, &[u8]), Failure> {
+    pub(crate) async fn ask(&mut self, request: &Request) -> Result<(u16, &[u8]), Failure> {
         self.stream.write_all(&request.bytes).await.map_err(|error| broken(&error))?;
         self.buffer.clear();
         let mut head: Option<(u16, usize, usize)> = None;
@@ -104,7 +109,7 @@ impl Connection {
     }
 
     /// The head of the answer that was read last, for messages.
-    pub(super) fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         String::from_utf8_lossy(&self.buffer).chars().take(400).collect()
     }
 }

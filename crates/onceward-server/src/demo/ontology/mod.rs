@@ -8,9 +8,10 @@ use std::sync::Arc;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use onceward::events::Objects;
-use onceward_reference::ontology::{Ontology, Options, SearchIn, Settings};
+use onceward_reference::ontology::{Ontology, Options, Settings};
 
 use super::{Offer, Setup};
+use crate::commands::flow::search_in;
 use crate::events_place;
 use crate::failure::Failure;
 use crate::open::StoreUrl;
@@ -18,7 +19,8 @@ use traffic::Traffic;
 
 /// The service, with relay and workers at work.
 pub(super) async fn offer(setup: &Setup) -> Result<Offer, Failure> {
-    let settings = settings()?;
+    let mut settings = settings()?;
+    settings.spool_folder = events_place::folder(&setup.url, setup.events.as_deref());
     let warnings = settings.warnings();
     let options = Options {
         principals: setup.principals.clone(),
@@ -46,6 +48,8 @@ pub(super) async fn offer(setup: &Setup) -> Result<Offer, Failure> {
         warnings,
         traffic: Box::pin(traffic.run()),
         welcome: include_str!("welcome.txt"),
+        counts: None,
+        audit_days: None,
     })
 }
 
@@ -53,16 +57,6 @@ pub(super) async fn offer(setup: &Setup) -> Result<Offer, Failure> {
 fn settings() -> Result<Settings, Failure> {
     let look = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into());
     Settings::read(look).map_err(|error| Failure::usage("events.setting", error.to_string()))
-}
-
-/// The search index is kept with the store.
-fn search_in(url: &StoreUrl) -> SearchIn {
-    match url {
-        StoreUrl::Sqlite(path) => SearchIn::Sqlite(path.clone()),
-        StoreUrl::Memory => SearchIn::Documents,
-        #[cfg(feature = "postgres")]
-        StoreUrl::Postgres(url) => SearchIn::Postgres(url.clone()),
-    }
 }
 
 /// Events lie in a folder; those of a store in memory, in memory.

@@ -26,5 +26,7 @@ pub(super) async fn offer(setup: &Setup) -> Result<Offer, Failure> {
         warnings: Vec::new(),
         traffic: Box::pin(traffic.run()),
         welcome: include_str!("welcome.txt"),
+        counts: None,
+        audit_days: None,
     })
 }

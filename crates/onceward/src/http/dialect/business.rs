@@ -32,7 +32,7 @@ impl Speak for Business {
                 "Request body differs from original request with same idempotency key",
                 conflict_details(conflict),
             ),
-            None => (refusal.detail.as_str(), json!({})),
+            None => (refusal.detail.as_str(), plain_details(refusal)),
         };
         let body = json!({ "error": { "code": code, "message": message, "details": details } });
         let mut response = respond(status, "application/json", refusal, &body);
@@ -52,12 +52,28 @@ impl Speak for Business {
     }
 }
 
+/// What a program needs to know of any other refusal.
+fn plain_details(refusal: &Refusal) -> Value {
+    let mut details = json!({});
+    if let Some(seconds) = refusal.retry_after_s() {
+        details["retry_after"] = json!(seconds);
+    }
+    details
+}
+
 fn conflict_details(conflict: &Conflict) -> Value {
-    let summary: Vec<String> = match (&conflict.changes, &conflict.pointers) {
+    let mut summary: Vec<String> = match (&conflict.changes, &conflict.pointers) {
         (Some(diff), _) => diff.changes.iter().map(line).collect(),
         (None, Some(pointers)) => pointers.iter().map(|pointer| dotted(pointer)).collect(),
         (None, None) => Vec::new(),
     };
+    if conflict.changes.as_ref().is_some_and(|diff| diff.truncated) {
+        summary.push("(more changes are not shown)".into());
+    }
+    if summary.is_empty() {
+        // The body is the same in what counts: the rest of the request is not.
+        summary.push("(the query or the media type differs, or what differs is not known)".into());
+    }
     json!({
         "original_key": conflict.key,
         "current_hash": conflict.current_hash,

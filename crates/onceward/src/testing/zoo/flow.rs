@@ -38,6 +38,7 @@ pub(super) fn nothing_is_skipped() -> Checked {
         // Until it has tried; whatever it checkpointed by then counts.
         wait(SOON, || first.status().held_by.is_some()).await;
         drop(first);
+        // sleeps because a task that is dropped ends without a word
         tokio::time::sleep(SOON).await;
         let log = MemoryEvents::new();
         let next = World { log: log.clone(), ..world };
@@ -78,6 +79,7 @@ pub(super) fn every_event_reaches_the_view() -> Checked {
             if offset.map_err(|error| error.to_string())?.is_some() {
                 break;
             }
+            // sleeps because an offset that should not move rings for nobody
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         consumer.drain(Duration::ZERO).await.map_err(|error| error.to_string())?;
@@ -153,6 +155,7 @@ fn event(number: u64) -> Event {
 async fn wait(most: Duration, is: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is() && begun.elapsed() < most {
+        // sleeps because what is waited for happens in tasks that ring for nobody
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

@@ -1,0 +1,18 @@
+//! Jobs: work at a customer's, made or replaced as a whole, under an id that the client chooses.
+
+use axum::extract::Path;
+
+use super::command::Command;
+use super::fields;
+use super::problem::Answer;
+use super::resource::Kind;
+
+/// `PUT /jobs/{id}`.
+pub(super) async fn put(Path(id): Path<String>, command: Command) -> Answer {
+    fields::check(&command.body, &fields::JOB)?;
+    let mut job = command.replace(Kind::Job, &id).await?;
+    if job.text("status").is_empty() {
+        job.set("status", "open");
+    }
+    command.save(job, "put")
+}

@@ -1,0 +1,215 @@
+//! What every request passes first: its ids, and what has to be said and written of answers that
+//! the layer gives by itself.
+//!
+//! A replay and a key that was used for something else never reach a handler; they are attempts all
+//! the same, so their audit entries are written here, before the answer goes (D07). What a request
+//! carried is noted while the layer reads it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use http::request::Parts;
+use http::{HeaderValue, Method};
+use onceward::core::audit::Entry;
+use onceward::http::{Caller, Code, Served, names};
+use serde_json::value::RawValue;
+
+use super::answer::{self, KEY_REUSED, X_DUPLICATE_OF};
+use super::attempt::{Action, Attempt};
+use super::batch::{trace, written};
+use super::cached::compared;
+use super::measurement::Submitted;
+use super::submit::Came;
+use super::{BATCH, BATCH_BYTES_MAX, BATCH_ITEMS_MAX, Happened, Measurements, SINGLE};
+use crate::ids::ensure_ids;
+
+/// What the layer has read of a body so far, for as long as it fits.
+#[derive(Clone, Default)]
+struct Noted(Arc<Mutex<Vec<Bytes>>>);
+
+impl Noted {
+    /// The same body, noted while it is read. Chunks are shared, not copied.
+    fn of(&self, body: Body) -> Body {
+        let (noted, mut bytes) = (self.clone(), 0);
+        Body::from_stream(body.into_data_stream().inspect_ok(move |chunk| {
+            bytes += chunk.len();
+            if bytes <= BATCH_BYTES_MAX {
+                noted.0.lock().unwrap_or_else(PoisonError::into_inner).push(chunk.clone());
+            }
+        }))
+    }
+
+    fn whole(&self) -> Vec<u8> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).concat()
+    }
+}
+
+/// Lets a request in, and its answer out.
+pub(super) async fn enter(
+    State(service): State<Measurements>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let began = Instant::now();
+    let (_, correlation_id) = ensure_ids(request.headers_mut());
+    if request.method() != Method::POST {
+        let mut response = next.run(request).await;
+        response.headers_mut().entry(names::X_CORRELATION_ID).or_insert(correlation_id);
+        return response;
+    }
+    let noted = Noted::default();
+    let (head, body) = request.into_parts();
+    let request = Request::from_parts(head.clone(), noted.of(body));
+    let response = next.run(request).await;
+    let mut response = told(&service, &head, &noted, (response, began)).await;
+    response.headers_mut().entry(names::X_CORRELATION_ID).or_insert(correlation_id);
+    response
+}
+
+/// Writes and counts what no handler has, and names the measurement that was known.
+async fn told(
+    service: &Measurements,
+    head: &Parts,
+    noted: &Noted,
+    (mut response, began): (Response, Instant),
+) -> Response {
+    let Some(served) = response.extensions().get::<Served>().cloned() else { return response };
+    if let Some(hit) = served.cached {
+        service.observe(&Happened::Looked { hit });
+    }
+    let unheard = match served.verdict {
+        "replay" => Some((Action::Duplicate, "the request was replayed", None)),
+        verdict if verdict == Code::PayloadMismatch.meaning().code => {
+            Some((Action::Rejected, KEY_REUSED, Some(KEY_REUSED)))
+        }
+        _ => None,
+    };
+    let body = noted.whole();
+    if let (Some((action, reason, error)), Some(caller)) = (unheard, service.identify(head)) {
+        let entries = entries(&served, (head, &caller), &body, (action, reason));
+        let count = entries.len();
+        if let Err(failed) = written(service.engine(), &caller.tenant, entries).await {
+            return answer::no_answer(&failed);
+        }
+        let took = began.elapsed();
+        for _ in 0..count {
+            service.observe(&Happened::Attempt { action, error, took });
+        }
+        if served.cached == Some(true) {
+            response = compared(service, &served, (head, &caller), response).await;
+        }
+    }
+    if let Some(came) = response.extensions_mut().remove::<Came>() {
+        let Came { action, error, duplicate_of } = came;
+        service.observe(&Happened::Attempt { action, error, took: began.elapsed() });
+        name_duplicate(&mut response, duplicate_of);
+    } else if served.verdict == "replay"
+        && served.endpoint == SINGLE
+        && matches!(response.status().as_u16(), 200 | 409)
+    {
+        // A recorded 200 or 409 of a single measurement says that it was known. The body is the
+        // one that it was said of, or this were no replay.
+        let id = Submitted::of_json(&body).and_then(|sent| sent.id());
+        name_duplicate(&mut response, id);
+    }
+    response
+}
+
+fn name_duplicate(response: &mut Response, id: Option<String>) {
+    let Some(id) = id else { return };
+    // A header is ASCII; whatever is not is spelled as in an address.
+    let spelled: String = id
+        .bytes()
+        .map(|byte| match byte {
+            b' '..=b'~' if byte != b'%' => char::from(byte).to_string(),
+            byte => format!("%{byte:02X}"),
+        })
+        .collect();
+    if let Ok(value) = HeaderValue::from_str(&spelled) {
+        response.headers_mut().insert(X_DUPLICATE_OF, value);
+    }
+}
+
+/// The entries of a request that no handler saw.
+fn entries(
+    served: &Served,
+    (head, caller): (&Parts, &Caller),
+    body: &[u8],
+    (action, reason): (Action, &str),
+) -> Vec<Entry> {
+    let trace = trace(head, caller);
+    let entry = |sent: &Submitted<'_>, user_id: &str| {
+        let (id, payload) = (sent.id(), sent.audited());
+        let read = sent.read(Some(user_id)).ok();
+        let attempt = Attempt {
+            user_id,
+            id: id.as_deref(),
+            action,
+            reason: Some(reason),
+            payload: payload.as_deref(),
+            payload_hash: read.map(|read| read.payload.fingerprint().to_string()),
+        };
+        attempt.entry(&caller.tenant, &trace)
+    };
+    if served.endpoint == BATCH {
+        #[derive(serde::Deserialize)]
+        struct Batch<'a> {
+            #[serde(borrow)]
+            measurements: Vec<&'a RawValue>,
+        }
+        let batch = serde_json::from_slice::<Batch<'_>>(body);
+        let items = batch.map(|batch| batch.measurements).unwrap_or_default();
+        let sent = items
+            .into_iter()
+            .take(BATCH_ITEMS_MAX)
+            .filter_map(|item| Submitted::of_json(item.get().as_bytes()));
+        return sent.map(|sent| entry(&sent, &sent.user_id().unwrap_or_default())).collect();
+    }
+    let sent = Submitted::of_json(body).unwrap_or_default();
+    vec![entry(&sent, &user_of(head.uri.path()).unwrap_or_default())]
+}
+
+/// The user of a single measurement's path.
+fn user_of(path: &str) -> Option<String> {
+    let user = path.strip_prefix("/v1/users/")?.strip_suffix("/measurements")?;
+    let mut bytes = Vec::with_capacity(user.len());
+    let mut rest = user.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digit = |byte: u8| char::from(byte).to_digit(16);
+                let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
+                u8::try_from(high * 16 + low).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_is_read_off_the_path() {
+        let user = |path: &str| user_of(path);
+        assert_eq!(user("/v1/users/u%2F1/measurements").as_deref(), Some("u/1"));
+        assert_eq!(user("/v1/users/é/measurements").as_deref(), Some("é"));
+        assert_eq!(user("/v1/users/%zz/measurements"), None);
+        assert_eq!(user("/v1/measurements/batch"), None);
+    }
+
+    #[test]
+    fn a_duplicate_is_named_in_ascii() {
+        let mut response = Response::new(Body::empty());
+        name_duplicate(&mut response, Some("mé 1".into()));
+        assert_eq!(response.headers()[X_DUPLICATE_OF], "m%C3%A9 1");
+    }
+}

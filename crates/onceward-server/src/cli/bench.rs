@@ -1,0 +1,96 @@
+//! The command line of `onceward bench`.
+
+use clap::builder::FalseyValueParser;
+use clap::{Args, Subcommand};
+
+use crate::bench::batch::BenchBatch;
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Claims, completions and replays on a store, beside what the file system and SQLite can do.
+    Store(BenchStore),
+    /// The layer and the gateway over HTTP, beside the same handler without them.
+    Http(BenchHttp),
+    /// Jobs from enqueue to done, with a handler that does nothing.
+    Jobs(BenchJobs),
+    /// Measurements in batches beside one by one, and with checks beside without.
+    Batch(BenchBatch),
+    /// Appends of events that are durable when they are answered, and what follows them.
+    Events(BenchEvents),
+}
+
+/// How to measure events. SQLite and the folder of events are measured in a temporary folder beside
+/// the `--store` path, which itself is not touched; Postgres in schemas of their own, removed at
+/// the end.
+#[derive(Debug, Args)]
+pub(crate) struct BenchEvents {
+    /// How long each part is measured, in seconds: about that, where events are counted.
+    #[arg(long, value_name = "N", env = "ONCEWARD_SECONDS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub(crate) seconds: u32,
+    /// Events that a store holds before appends are measured, the fewest and the most compared;
+    /// one number leaves that part out.
+    #[arg(long, value_name = "N,…", env = "ONCEWARD_HELD", value_delimiter = ',')]
+    #[arg(default_value = "10000,1000000")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub(crate) held: Vec<u64>,
+}
+
+/// How to measure a store. SQLite is measured in a temporary folder beside the `--store` path,
+/// which itself is not touched; Postgres under a tenant of its own, erased at the end.
+#[derive(Debug, Args)]
+pub(crate) struct BenchStore {
+    /// How long each part is measured, in seconds.
+    #[arg(long, value_name = "N", env = "ONCEWARD_SECONDS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub(crate) seconds: u32,
+    /// Concurrent callers.
+    #[arg(long, value_name = "N", env = "ONCEWARD_CALLERS", default_value_t = 64)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    pub(crate) callers: u32,
+    /// Live records that the store holds before the pairs are measured, one figure each.
+    #[arg(long, value_name = "N,…", env = "ONCEWARD_RECORDS", value_delimiter = ',')]
+    #[arg(default_value = "1000,1000000")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub(crate) records: Vec<u64>,
+    /// Adds 10,000,000 to `--records`: takes tens of gigabytes and many minutes. Default: off.
+    #[arg(long, env = "ONCEWARD_BIG", value_parser = FalseyValueParser::new())]
+    pub(crate) big: bool,
+    /// Only makes pairs, in this schema of another bench, and says how many: how a bench measures
+    /// several processes. Default: measures everything.
+    #[arg(long, value_name = "SCHEMA", env = "ONCEWARD_BESIDE", hide = true)]
+    pub(crate) beside: Option<String>,
+}
+
+/// How to measure over HTTP. It happens on loopback, with stores in a temporary folder beside the
+/// `--store` path, which itself is not touched. nginx is measured beside it when it is installed.
+#[derive(Debug, Args)]
+pub(crate) struct BenchHttp {
+    /// How long each part is measured, in seconds.
+    #[arg(long, value_name = "N", env = "ONCEWARD_SECONDS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub(crate) seconds: u32,
+    /// Concurrent connections.
+    #[arg(long, value_name = "N", env = "ONCEWARD_CONNECTIONS", default_value_t = 64)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub(crate) connections: u32,
+    /// Keys of which every connection sends a duplicate at once.
+    #[arg(long, value_name = "N", env = "ONCEWARD_KEYS", default_value_t = 1_000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) keys: u32,
+}
+
+/// How to measure jobs. SQLite is measured in a temporary folder beside the `--store` path, which
+/// itself is not touched; Postgres under a tenant of its own, erased at the end.
+#[derive(Debug, Args)]
+pub(crate) struct BenchJobs {
+    /// How long each part is measured, in seconds: about that, where jobs are counted.
+    #[arg(long, value_name = "N", env = "ONCEWARD_SECONDS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub(crate) seconds: u32,
+    /// Jobs that wait while the last part is measured; 0 leaves it out.
+    #[arg(long, value_name = "N", env = "ONCEWARD_WAITING", default_value_t = 1_000_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
+    pub(crate) waiting: u64,
+}

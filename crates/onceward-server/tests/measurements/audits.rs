@@ -1,0 +1,137 @@
+//! The audit (D07): every attempt, found by user, time and measurement, exported. Metrics (D09).
+
+use serde_json::{Value, json};
+
+use super::world::{Service, batch, get, measurement, of, submit};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d07_every_attempt_is_audited_before_its_answer() {
+    let service = Service::start("d07");
+    let correlated = submit("ada", &measurement("m1", 0)).header("x-correlation-id", "corr-1");
+    let first = correlated.key("k").send(&service).await.must_be(201);
+    assert_eq!(first.header("x-correlation-id"), "corr-1");
+    submit("ada", &measurement("m1", 0)).send(&service).await.must_be(200);
+    let mut other = measurement("m1", 0);
+    other["weight"] = json!(90);
+    submit("ada", &other).send(&service).await.must_be(409);
+    submit("ada", &measurement("m2", -1_000)).send(&service).await.must_be(422);
+    let mut invalid = measurement("m3", 0);
+    invalid["unit"] = json!("ton");
+    submit("ada", &invalid).send(&service).await.must_be(422);
+    // What never reaches a handler is an attempt all the same.
+    submit("ada", &measurement("m1", 0)).key("k").send(&service).await.must_be(201);
+    submit("ada", &measurement("m4", 0)).key("k").send(&service).await.must_be(409);
+    // Nothing is awaited: an entry is there when its answer is.
+    let audit = service.audit("ada").await;
+    let told: Vec<(String, String, String)> = audit
+        .iter()
+        .map(|entry| {
+            let text = |name: &str| entry[name].as_str().unwrap_or_default().to_string();
+            (text("action"), text("measurement_id"), text("reason"))
+        })
+        .collect();
+    let expected = [
+        ("accepted", "m1", ""),
+        ("duplicate", "m1", "the same measurement is known"),
+        ("rejected", "m1", "DuplicateMeasurement"),
+        ("rejected", "m2", "OutOfOrderTimestamp"),
+        ("rejected", "m3", "InvalidMeasurement: unit must be kg, lb, st or g"),
+        ("duplicate", "m1", "the request was replayed"),
+        ("rejected", "m4", "IdempotencyKeyReused"),
+    ];
+    let expected = expected.map(|(a, b, c)| (a.to_string(), b.to_string(), c.to_string()));
+    assert_eq!(told, expected);
+    let first = &audit[0];
+    assert_eq!(first["correlation_id"], "corr-1");
+    assert_eq!(first["actor"], "actor-a");
+    assert_eq!(first["payload"]["weight"], 80.5);
+    assert_eq!(first["payload"]["source"], "scale");
+    assert_eq!(first["payload_hash"], audit[1]["payload_hash"]);
+    assert_ne!(first["payload_hash"], audit[2]["payload_hash"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d07_a_replayed_batch_is_audited_item_by_item() {
+    let service = Service::start("d07_batch");
+    let items = [of("ada", "m1", 0), of("bob", "m1", 0), of("ada", "m2", 0)];
+    batch(&items).key("k").send(&service).await.must_be(200);
+    assert!(batch(&items).key("k").send(&service).await.must_be(200).is_replay());
+    assert_eq!(service.actions("ada").await, ["accepted", "accepted", "duplicate", "duplicate"]);
+    assert_eq!(service.actions("bob").await, ["accepted", "duplicate"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d07_attempts_are_found_by_user_time_and_measurement_and_exported() {
+    let service = Service::start("d07_search");
+    for n in 0..3 {
+        submit("ada", &measurement(&format!("m{n}"), n)).send(&service).await.must_be(201);
+        submit("bob", &measurement(&format!("m{n}"), n)).send(&service).await.must_be(201);
+    }
+    submit("ada", &measurement("m1", 1)).send(&service).await.must_be(200);
+    let path = "/v1/users/ada/audit";
+    let found = |query: &str| get(&format!("{path}?{query}"));
+    let of_m1 = found("measurement_id=m1").send(&service).await.items();
+    let actions: Vec<&Value> = of_m1.iter().map(|entry| &entry["action"]).collect();
+    assert_eq!(actions, ["accepted", "duplicate"]);
+    assert!(of_m1.iter().all(|entry| entry["user_id"] == "ada"));
+    let all = service.audit("ada").await;
+    assert_eq!(all.len(), 4);
+    let middle = all[2]["at"].as_str().unwrap();
+    let from = found(&format!("from={middle}")).send(&service).await.items();
+    let to = found(&format!("to={middle}")).send(&service).await.items();
+    assert!(from.iter().all(|entry| entry["at"].as_str().unwrap() >= middle) && from.len() >= 2);
+    assert_eq!(from.len() + to.len(), 4, "half-open");
+    // Pages.
+    let page = found("limit=3").send(&service).await.json();
+    let next = page["next"].as_str().unwrap();
+    let rest = found(&format!("limit=3&after={next}")).send(&service).await.json();
+    assert_eq!(rest["items"].as_array().unwrap()[..], all[3..]);
+    // Exports.
+    let ndjson = found("format=ndjson").send(&service).await.must_be(200);
+    assert_eq!(ndjson.header("content-type"), "application/x-ndjson");
+    let text = String::from_utf8(ndjson.body.to_vec()).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines, all);
+    let csv = found("format=csv").send(&service).await.must_be(200);
+    assert!(csv.header("content-type").starts_with("text/csv"));
+    let text = String::from_utf8(csv.body.to_vec()).unwrap();
+    let lines: Vec<&str> = text.split("\r\n").collect();
+    assert_eq!(lines.len(), 6, "a header line, four entries, an end: {text}");
+    assert!(lines[0].starts_with("id,at,user_id,measurement_id,action,reason,payload,"));
+    assert!(lines[1].contains(",ada,m0,accepted,"), "{text}");
+    for bad in ["format=xml", "from=yesterday", "limit=0", "after=zz"] {
+        assert_eq!(found(bad).send(&service).await.status, 400, "{bad}");
+    }
+    // Another organisation sees nothing of it.
+    assert!(get(path).by("demo-b").send(&service).await.items().is_empty());
+    let theirs = get("/v1/users/ada/measurements").by("demo-b").send(&service).await;
+    assert!(theirs.items().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d09_rates_follow_from_what_is_counted() {
+    let service = Service::start("d09");
+    submit("ada", &measurement("m1", 0)).key("k").send(&service).await.must_be(201);
+    submit("ada", &measurement("m1", 0)).key("k").send(&service).await.must_be(201);
+    submit("ada", &measurement("m1", 0)).send(&service).await.must_be(200);
+    submit("ada", &measurement("m2", -1_000)).send(&service).await.must_be(422);
+    batch(&[of("bob", "m1", 0), of("bob", "m1", 0)]).send(&service).await.must_be(200);
+    for (name, value) in [
+        (r#"attempts_total{action="accepted"}"#, 2.0),
+        (r#"attempts_total{action="duplicate"}"#, 3.0),
+        (r#"attempts_total{action="rejected"}"#, 1.0),
+        (r#"refused_total{error="OutOfOrderTimestamp"}"#, 1.0),
+        ("conflict_seconds_count", 4.0),
+        ("audit_entries_total", 6.0),
+        ("batches_total", 1.0),
+        ("batch_items_total", 2.0),
+        ("cache_compared_total", 1.0),
+        ("cache_differences_total", 0.0),
+    ] {
+        let found = service.metric(&format!("onceward_measurements_{name}")).await;
+        assert!((found - value).abs() < f64::EPSILON, "{name}: {found}");
+    }
+    let looks = service.metric("onceward_measurements_cache_hits_total").await
+        + service.metric("onceward_measurements_cache_misses_total").await;
+    assert!((looks - 5.0).abs() < f64::EPSILON, "each request looks once: {looks}");
+}

@@ -1,0 +1,28 @@
+//! The measurements service as a user runs it: `onceward demo measurements`, over HTTP, killed and
+//! started again.
+//!
+//! One test per sentence of the contract, with its number in its name; where the others are tested
+//! is written in `docs/measurements.md`.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test's helpers may fail the test"
+)]
+
+mod audits;
+mod backfill;
+mod batches;
+mod crash;
+mod duplicates;
+mod keys;
+mod order;
+mod process;
+mod races;
+#[path = "../support/service.rs"]
+#[expect(dead_code, reason = "each suite uses a part of it")]
+mod service;
+mod switches;
+mod walk;
+mod world;

@@ -1,0 +1,388 @@
+//! Lists, a page at a time, each along a partition or an index.
+//!
+//! Records and marks of a tenant are read from their partitions and are current; records of all
+//! tenants walk the list of tenants. Due and sweepable records come from indexes that trail behind,
+//! each in a few partitions that are read side by side. Cursors mean what the memory store's mean:
+//! the place of the last item in the order of the list. A page is filled with one item more than was
+//! asked for; that one tells whether there is a next page.
+
+use futures_util::future::try_join_all;
+use onceward_core::key::{Key, Kind, Subject};
+use onceward_core::record::{Record, State};
+use onceward_core::stamp::At;
+
+use super::super::{Cursor, Items, List, StoreError};
+use super::failure::Failure;
+use super::names::{self, INDEX_SHARDS};
+use super::ops::{Item, text};
+use super::table::{Query, Range, Table};
+use super::{entries, reader, rows};
+
+/// Most items that one request looks at.
+pub(super) const LOOK_MAX: usize = 1_000;
+/// Tenants that are looked at together when records of all of them are listed.
+const TENANTS_PAGE: usize = 100;
+
+/// A page and where the next one starts.
+pub(super) type Listed = (Items, Option<Cursor>);
+
+/// Lists what is asked for.
+pub(super) async fn list(
+    table: &Table,
+    settled_ms: u64,
+    what: &List,
+    after: Option<&Cursor>,
+    limit: usize,
+) -> Result<Listed, Failure> {
+    let after = after.map(|cursor| cursor.0.as_str());
+    let most = limit.saturating_add(1);
+    let bad = |_| StoreError::bad_cursor();
+    Ok(match what {
+        List::Records { tenant, scope, state } => {
+            let after = after.map(Key::parse).transpose().map_err(bad)?;
+            let wanted = Wanted { scope: scope.as_deref(), state: *state };
+            let found = match tenant {
+                Some(tenant) => of_tenant(table, tenant, after.as_ref(), wanted, most).await?,
+                None => of_all(table, after.as_ref(), wanted, most).await?,
+            };
+            page(found, limit, |record| record.key.to_string())
+        }
+        List::Due { queue } => {
+            let after = after.map(due_place).transpose()?;
+            let found = due(table, queue, after, most).await?;
+            page(found, limit, |record| {
+                let at = record.due_at.unwrap_or_default().0;
+                names::due_index(&record.key, record.priority, at).1
+            })
+        }
+        List::Sweepable => {
+            let after = after.map(sweep_place).transpose()?;
+            let found = sweepable(table, after, most).await?;
+            page(found, limit, |record| {
+                names::sweep_index(&record.key, record.sweep_at.unwrap_or_default().0).1
+            })
+        }
+        List::Marks { tenant, prefix } => marks(table, (tenant, prefix), after, limit).await?,
+        List::Audit(filter) => entries::audit(table, filter, after, limit).await?,
+        List::Settled { tenant } => {
+            entries::settled(table, settled_ms, tenant.as_deref(), after, limit).await?
+        }
+    })
+}
+
+fn page(mut found: Vec<Record>, limit: usize, cursor: impl Fn(&Record) -> String) -> Listed {
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().filter(|_| more).map(|record| Cursor(cursor(record)));
+    (Items::Records(found), next)
+}
+
+/// Which records are wanted.
+#[derive(Debug, Clone, Copy)]
+struct Wanted<'a> {
+    scope: Option<&'a str>,
+    state: Option<State>,
+}
+
+/// Walks the kinds one after the other: within each, names are in order.
+async fn of_tenant(
+    table: &Table,
+    tenant: &str,
+    after: Option<&Key>,
+    wanted: Wanted<'_>,
+    most: usize,
+) -> Result<Vec<Record>, Failure> {
+    let mut records = Vec::new();
+    if after.is_some_and(|after| after.tenant_column() > tenant) {
+        return Ok(records);
+    }
+    let after = after.filter(|after| after.tenant_column() == tenant);
+    let starts = wanted.scope.map_or_else(String::new, |scope| format!("{scope}:"));
+    for kind in Kind::ALL {
+        if records.len() >= most || after.is_some_and(|after| kind < after.kind()) {
+            continue;
+        }
+        let mut query = Query {
+            partition: names::records(tenant, kind),
+            filter: Some("attribute_not_exists(#gone)".into()),
+            names: [("#gone".to_string(), "gone".to_string())].into(),
+            wanted: rows::RECORD,
+            ..Query::default()
+        };
+        if let Some(state) = wanted.state {
+            query.filter = Some("attribute_not_exists(#gone) AND #state = :state".into());
+            query.names.insert("#state".into(), "state".into());
+            query.values.insert(":state".into(), text(state.as_str()));
+        }
+        let from = after.filter(|after| after.kind() == kind);
+        let from = from.map_or(From::Start, |after| From::After(after.name_column()));
+        let left = most - records.len();
+        let found = named(table, query, names::RECORD, (&starts, from), left).await?;
+        for (_, item) in &found {
+            records.extend(rows::read_listed(item)?);
+        }
+    }
+    Ok(records)
+}
+
+async fn of_all(
+    table: &Table,
+    after: Option<&Key>,
+    wanted: Wanted<'_>,
+    most: usize,
+) -> Result<Vec<Record>, Failure> {
+    let mut records = Vec::new();
+    let mut last: Option<String> = None;
+    loop {
+        let (partition, prefix) = names::TENANTS;
+        let query = Query { partition: partition.into(), ..Query::default() };
+        let from = match (&last, after) {
+            (Some(last), _) => From::After(last),
+            (None, Some(after)) => From::At(after.tenant_column()),
+            (None, None) => From::Start,
+        };
+        let tenants = named(table, query, prefix, ("", from), TENANTS_PAGE).await?;
+        for (tenant, _) in &tenants {
+            let left = most - records.len();
+            records.extend(of_tenant(table, tenant, after, wanted, left).await?);
+            if records.len() >= most {
+                return Ok(records);
+            }
+        }
+        if tenants.len() < TENANTS_PAGE {
+            return Ok(records);
+        }
+        last = tenants.into_iter().next_back().map(|(tenant, _)| tenant);
+    }
+}
+
+/// Where a walk along names begins.
+#[derive(Debug, Clone, Copy)]
+enum From<'a> {
+    Start,
+    At(&'a str),
+    After(&'a str),
+}
+
+/// Items of a partition in the order of their names, those that start with a text. Names that were
+/// cut are read until all that were cut alike are there, and sorted by what they are in full.
+async fn named(
+    table: &Table,
+    mut query: Query,
+    prefix: &str,
+    (starts, from): (&str, From<'_>),
+    most: usize,
+) -> Result<Vec<(String, Item)>, Failure> {
+    let (first, fits): (&str, Box<dyn Fn(&str) -> bool + Send + Sync + '_>) = match from {
+        From::Start => (starts, Box::new(|_| true)),
+        From::At(first) => (first.max(starts), Box::new(move |name| name >= first)),
+        From::After(last) => (last.max(starts), Box::new(move |name| name > last)),
+    };
+    query.range = Range::From(format!("{prefix}{}", names::start_of(first)));
+    // What a filter leaves out is looked at all the same.
+    let filtered = query.values.contains_key(":state");
+    query.limit = if filtered { LOOK_MAX } else { most.saturating_add(1).min(LOOK_MAX) };
+    let mut found: Vec<(String, Item)> = Vec::new();
+    let mut next = None;
+    loop {
+        let (items, more) = table.query(&query, next).await?;
+        let mut ended = more.is_none();
+        let mut last = None;
+        for item in items {
+            let place = rows::place(&item)?;
+            let stored = place.sk.strip_prefix(prefix).unwrap_or_default();
+            let name = names::read_name(stored, rows::text(&item, "name")?);
+            let name = name.ok_or_else(|| Failure::corrupt("the name of a listed item"))?;
+            let name = name.to_string();
+            let beyond = names::start_of(&name) > starts && !begins_alike(&name, starts);
+            ended |= beyond;
+            if !beyond && name.starts_with(starts) && fits(&name) {
+                found.push((name.clone(), item));
+            }
+            last = Some(name);
+        }
+        if ended || found.len() >= most && !last.is_some_and(|last| open(&last, &found, most)) {
+            break;
+        }
+        next = more;
+    }
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    found.truncate(most);
+    Ok(found)
+}
+
+/// Whether a name that may have been cut can still start with a text.
+fn begins_alike(name: &str, starts: &str) -> bool {
+    name.starts_with(starts) || starts.starts_with(names::start_of(name))
+}
+
+/// Whether names that were cut like the last one seen are among the first `most`.
+fn open(last: &str, found: &[(String, Item)], most: usize) -> bool {
+    names::is_cut(last)
+        && found.iter().take(most).any(|(name, _)| names::start_of(name) == names::start_of(last))
+}
+
+async fn marks(
+    table: &Table,
+    (tenant, prefix): (&str, &str),
+    after: Option<&str>,
+    limit: usize,
+) -> Result<Listed, Failure> {
+    if let Some(name) = after {
+        Subject::from_columns(tenant, name)?;
+    }
+    let query = Query { partition: names::marks(tenant), ..Query::default() };
+    let from = after.map_or(From::Start, From::After);
+    let most = limit.saturating_add(1);
+    let mut found = named(table, query, names::MARK, (prefix, from), most).await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().filter(|_| more).map(|(name, _)| Cursor(name.clone()));
+    let items = found.iter().map(|(name, item)| async move {
+        let whole = names::is_cut(name).then_some(name.as_str());
+        let subject = names::read_subject(tenant, &rows::place(item)?, whole);
+        let subject = subject.ok_or_else(|| Failure::corrupt("the name of a listed mark"))?;
+        let mark = reader::listed_mark(table, &subject, item).await?;
+        Ok::<_, Failure>(mark.map(|mark| (subject, mark)))
+    });
+    let items = try_join_all(items).await?;
+    Ok((Items::Marks(items.into_iter().flatten().collect()), next))
+}
+
+/// Reads the place of a due job: its digit, its instant and what follows.
+fn due_place(cursor: &str) -> Result<&str, StoreError> {
+    let rest = cursor.get(2..).filter(|_| cursor.as_bytes().get(1) == Some(&b'#'));
+    let digit = cursor.bytes().next().is_some_and(|byte| byte.is_ascii_digit());
+    match rest.map(sweep_place) {
+        Some(Ok(_)) if digit => Ok(cursor),
+        _ => Err(StoreError::bad_cursor()),
+    }
+}
+
+/// Reads the place of a sweepable record: its instant and what follows.
+fn sweep_place(cursor: &str) -> Result<&str, StoreError> {
+    let (at, tie) = cursor.split_once('#').ok_or_else(StoreError::bad_cursor)?;
+    if at.len() != 20 || !at.bytes().all(|byte| byte.is_ascii_digit()) || tie.is_empty() {
+        return Err(StoreError::bad_cursor());
+    }
+    Ok(cursor)
+}
+
+/// Due jobs of a queue: the first of each of its partitions, merged.
+async fn due(
+    table: &Table,
+    queue: &str,
+    after: Option<&str>,
+    most: usize,
+) -> Result<Vec<Record>, Failure> {
+    let now = table.dates.now();
+    let shards = (0..INDEX_SHARDS)
+        .map(|shard| due_shard(table, names::due_partition(queue, shard), after, now, most));
+    merge(try_join_all(shards).await?, most)
+}
+
+/// Walks one partition by priority. What is not due yet ends a priority, and the next is begun.
+async fn due_shard(
+    table: &Table,
+    partition: String,
+    after: Option<&str>,
+    now: At,
+    most: usize,
+) -> Result<Vec<(String, Item)>, Failure> {
+    let mut found = Vec::new();
+    let mut from = after.unwrap_or("0#").to_string();
+    loop {
+        let range = Range::From(from.clone());
+        let limit = most.saturating_add(1).saturating_sub(found.len()).min(LOOK_MAX);
+        let query = Query {
+            index: Some("due"),
+            partition: partition.clone(),
+            range,
+            limit,
+            ..Query::default()
+        };
+        let (items, more) = table.query(&query, None).await?;
+        let mut jump = None;
+        for item in items {
+            let place = index_place(&item, "due_sk")?;
+            let at = place.get(2..22).and_then(|at| at.parse().ok()).map(At);
+            let at = at.ok_or_else(|| Failure::corrupt("the place of a due job"))?;
+            if at > now {
+                jump = Some(place.as_bytes()[0] + 1);
+                break;
+            }
+            from.clone_from(&place);
+            if after != Some(place.as_str()) && found.last().is_none_or(|(last, _)| *last != place)
+            {
+                found.push((place, item));
+            }
+        }
+        match jump {
+            _ if found.len() >= most => return Ok(found),
+            Some(digit @ b'0'..=b'9') => from = format!("{}#", char::from(digit)),
+            Some(_) => return Ok(found),
+            None if more.is_none() => return Ok(found),
+            None => {}
+        }
+    }
+}
+
+async fn sweepable(
+    table: &Table,
+    after: Option<&str>,
+    most: usize,
+) -> Result<Vec<Record>, Failure> {
+    let now = table.dates.now();
+    let shards = (0..INDEX_SHARDS).map(|shard| async move {
+        let low = after.unwrap_or("0").to_string();
+        let high = format!("{:020}", now.0.saturating_add(1));
+        let mut found = Vec::new();
+        if low > high {
+            return Ok::<_, Failure>(found);
+        }
+        let query = Query {
+            index: Some("sweep"),
+            partition: names::sweep_partition(shard),
+            range: Range::Between(low, high),
+            limit: most.saturating_add(1).min(LOOK_MAX),
+            ..Query::default()
+        };
+        let mut next = None;
+        loop {
+            let (items, more) = table.query(&query, next).await?;
+            for item in items {
+                let place = index_place(&item, "sweep_sk")?;
+                if after != Some(place.as_str()) {
+                    found.push((place, item));
+                }
+            }
+            if more.is_none() || found.len() >= most {
+                return Ok(found);
+            }
+            next = more;
+        }
+    });
+    merge(try_join_all(shards).await?, most)
+}
+
+fn index_place(item: &Item, name: &str) -> Result<String, Failure> {
+    let place = rows::text(item, name)?;
+    place.map(Into::into).ok_or_else(|| Failure::corrupt("an indexed item without its place"))
+}
+
+/// The first records of several partitions, in the order of their places. A damaged one is left out:
+/// it must not keep the others from being taken or swept, and whoever loads it is told.
+fn merge(shards: Vec<Vec<(String, Item)>>, most: usize) -> Result<Vec<Record>, Failure> {
+    let mut found: Vec<_> = shards.into_iter().flatten().collect();
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    found.truncate(most);
+    let mut records = Vec::new();
+    for (_, item) in &found {
+        match rows::read_listed(item) {
+            Ok(record) => records.extend(record),
+            Err(Failure::Store(StoreError::Corrupt(_))) => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(records)
+}

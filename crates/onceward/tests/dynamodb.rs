@@ -1,0 +1,391 @@
+//! What is DynamoDB's own: stamps that were drawn early, large bodies and their garbage, lost
+//! answers on the wire, tables that are not ours, what is left to its time to live.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on fails")]
+
+#[path = "dynamodb/wire.rs"]
+mod wire;
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward::core::batch::{Answer, Applied, Batch, Condition, Write};
+use onceward::core::key::{Key, Kind, Subject};
+use onceward::core::record::{Body, Draft, FenceWrite, State, Time};
+use onceward::core::stamp::Token;
+use onceward::store::dynamodb::{DynamoDbOptions, DynamoDbStore};
+use onceward::store::{Fact, Items, List, Read, Store, StoreError};
+use onceward::testing::conformance::bench::{
+    audit, draft, draft_of, mark_at, put, with_outcome, with_payload,
+};
+use serde_json::{Value, json};
+use support::dynamodb::{own_table, request};
+use wire::{Cut, Wire};
+
+/// A table of a test's own, removed when the test has passed.
+struct Place {
+    options: DynamoDbOptions,
+    store: Arc<DynamoDbStore>,
+}
+
+impl Place {
+    async fn new() -> Self {
+        let options = own_table();
+        DynamoDbStore::migrate(&options).await.unwrap();
+        let store = Arc::new(DynamoDbStore::connect(&options).await.unwrap());
+        Self { options, store }
+    }
+
+    /// Another process on the same table.
+    async fn another(&self) -> Arc<DynamoDbStore> {
+        Arc::new(DynamoDbStore::connect(&self.options).await.unwrap())
+    }
+
+    async fn apply(&self, batch: Batch) -> Applied {
+        match commit(&*self.store, &Arc::new(batch)).await.unwrap() {
+            Answer::Applied(applied) => applied,
+            answer => panic!("{answer:?}"),
+        }
+    }
+
+    /// Every item of the table, as the server has it.
+    async fn items(&self) -> Vec<Value> {
+        let body = json!({ "TableName": self.options.table, "ConsistentRead": true });
+        let answer = request("Scan", body.to_string()).await.unwrap();
+        let body = answer.split_once("\r\n\r\n").unwrap().1;
+        let answer: Value = serde_json::from_str(body).unwrap();
+        assert!(answer["LastEvaluatedKey"].is_null(), "more than a page");
+        answer["Items"].as_array().unwrap().clone()
+    }
+
+    /// The items whose partition holds this word.
+    async fn items_of(&self, word: &str) -> Vec<Value> {
+        let items = self.items().await;
+        let of = |item: &Value| item["PK"]["S"].as_str().unwrap().contains(word);
+        items.into_iter().filter(of).collect()
+    }
+
+    async fn remove(self) {
+        let body = json!({ "TableName": self.options.table });
+        request("DeleteTable", body.to_string()).await.unwrap();
+    }
+}
+
+async fn commit(store: &dyn Store, batch: &Arc<Batch>) -> Result<Answer, StoreError> {
+    Ok(store.commit(vec![batch.clone()]).await?.answers.pop().unwrap())
+}
+
+fn key(id: &str) -> Key {
+    Key::new(Kind::Request, "acme", "pay", id).unwrap()
+}
+
+fn batch(token: u128, conditions: Vec<Condition>, writes: Vec<Write>) -> Batch {
+    Batch { token: Token(token), conditions, writes }
+}
+
+async fn found(store: &dyn Store, key: &Key) -> Option<onceward::store::Found> {
+    let read = Read::Record { key: key.clone(), payload: true };
+    match store.load(vec![read]).await.unwrap().facts.pop() {
+        Some(Fact::Record(found)) => found,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn d05_items_lie_under_their_organisation_in_the_seeds_shapes() {
+    let place = Place::new().await;
+    let subject = Subject::new("acme", "user", "7").unwrap();
+    let writes = vec![put(draft(&key("k"))), mark_at(&subject, 1), audit("done")];
+    place.apply(batch(1, vec![], writes)).await;
+    place.apply(batch(2, vec![], vec![mark_at(&subject, 2)])).await;
+    let mut shapes: Vec<String> = Vec::new();
+    for item in place.items().await {
+        let (pk, sk) = (item["PK"]["S"].as_str().unwrap(), item["SK"]["S"].as_str().unwrap());
+        let digits = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "0");
+        let pk = pk.split_once("#TOKEN#").map_or(digits(pk), |(org, _)| format!("{org}#TOKEN#…"));
+        shapes.push(format!("{pk} {}", digits(sk)));
+    }
+    shapes.sort();
+    shapes.dedup();
+    let must_be = [
+        "ONCEWARD SCHEMA",
+        "ORG#acme#AUDIT#0 AUDIT#00000000000000000000",
+        "ORG#acme#MARK MARK#user:0",
+        "ORG#acme#REQUEST IDEMP#pay:k",
+        "ORG#acme#STAMP#0 STAMP",
+        "ORG#acme#TOKEN#… TOKEN",
+        "TENANTS ORG#acme",
+    ];
+    assert_eq!(shapes, must_be);
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn d05_the_time_to_live_lies_well_past_our_own_and_only_on_what_is_finished() {
+    const DAY: u64 = 86_400_000;
+    let place = Place::new().await;
+    for (n, state) in State::ALL.into_iter().enumerate() {
+        let mut draft = draft(&key(state.as_str()));
+        draft.record.state = state;
+        draft.record.terms.remember_ms = 2 * DAY;
+        (draft.expires, draft.sweep) = (Time::In(7 * DAY), Time::In(7 * DAY));
+        place.apply(batch(n as u128 + 1, vec![], vec![put(draft)])).await;
+    }
+    for item in place.items_of("#REQUEST").await {
+        let (state, ttl) = (item["state"]["S"].as_str().unwrap(), &item["ttl"]["N"]);
+        let number = |value: &Value| value.as_str().unwrap().parse::<u64>().unwrap();
+        if !matches!(state, "done" | "expired") {
+            assert!(ttl.is_null(), "a {state} record is never collected: {item}");
+            continue;
+        }
+        let sweep_at = number(&item["sweep_at"]["N"]);
+        assert!(number(ttl) * 1_000 >= sweep_at + 2 * DAY + 7 * DAY, "{item}");
+    }
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn i25_a_stamp_that_was_drawn_before_a_release_is_not_granted_after_it() {
+    // Two processes; the date of the one is an hour ahead, so its numbers are too.
+    let place = Place::new().await;
+    let (clock, _) = onceward::store::clock::StoreClock::manual(
+        place.store.load(vec![]).await.unwrap().now.plus(3_600_000),
+    );
+    let ahead = DynamoDbStore::connect_with_clock(&place.options, clock).await.unwrap();
+    let claim = |token| {
+        let condition = Condition::Absent(key("k"));
+        Arc::new(batch(token, vec![condition], vec![put(draft(&key("k")))]))
+    };
+    let mut last = 0;
+    for round in 0..6_u128 {
+        let store: &dyn Store = if round % 2 == 0 { &ahead } else { &*place.store };
+        let Answer::Applied(applied) = commit(store, &claim(round * 2 + 1)).await.unwrap() else {
+            panic!("the key is free");
+        };
+        let fence = applied.first.unwrap().1.unwrap();
+        assert!(fence.0 > last, "round {round}: {fence} after {last}");
+        last = fence.0;
+        place.apply(batch(round * 2 + 2, vec![], vec![Write::Delete(key("k"))])).await;
+        assert!(found(store, &key("k")).await.is_none());
+    }
+    let gone = place.items_of("#REQUEST").await;
+    assert_eq!(gone.len(), 1, "what is left of the key: {gone:?}");
+    assert!(gone[0]["ttl"]["N"].is_string() && gone[0]["state"].is_null(), "{gone:?}");
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn i05_revs_rise_under_many_writers_of_one_record() {
+    let place = Place::new().await;
+    place.apply(batch(1, vec![], vec![put(draft(&key("k")))])).await;
+    let there = found(&*place.store, &key("k")).await.unwrap().stored.record;
+    let fence = there.fence.unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..24_u128 {
+        let (store, there) = (place.another().await, there.clone());
+        tasks.spawn(async move {
+            // Renewals: conditional on the fence, which stays, so that all of them apply.
+            let condition = Condition::FenceIs(there.key.clone(), fence);
+            let renewal = batch(100 + n, vec![condition], vec![put(draft_of(&there))]);
+            match commit(&*store, &Arc::new(renewal)).await.unwrap() {
+                Answer::Applied(applied) => applied.first.unwrap().0,
+                answer => panic!("{answer:?}"),
+            }
+        });
+    }
+    let mut revs = tasks.join_all().await;
+    revs.sort();
+    let last = found(&*place.store, &key("k")).await.unwrap().stored.record;
+    assert_eq!(revs.last(), Some(&last.rev), "the highest was written last");
+    revs.dedup();
+    assert_eq!(revs.len(), 24, "none was drawn twice");
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn i18_large_bodies_lie_beside_their_items_and_go_with_them() {
+    let place = Place::new().await;
+    let large = |byte: u8, bytes: usize| Arc::<[u8]>::from(vec![byte; bytes]);
+    let (outcome, payload) = (large(1, 900_000), large(2, 100_001));
+    let full = with_payload(with_outcome(draft(&key("k")), &outcome), &payload);
+    place.apply(batch(1, vec![], vec![put(full)])).await;
+    let parts = place.items_of("#BODY#").await;
+    assert_eq!(parts.len(), 3 + 1, "parts of the outcome and of the payload");
+    assert!(parts.iter().all(|part| part["ttl"].is_null()), "what is referred to is kept");
+    let there = found(&*place.store, &key("k")).await.unwrap();
+    assert!(there.stored.outcome == Some(outcome) && there.payload == Some(payload));
+    // A renewal keeps them, a smaller outcome lies in the item, and the record takes all along.
+    place.apply(batch(2, vec![], vec![put(draft_of(&there.stored.record))])).await;
+    assert_eq!(place.items_of("#BODY#").await.len(), 4);
+    let other = with_outcome(draft_of(&there.stored.record), &large(3, 200_000));
+    place.apply(batch(3, vec![], vec![put(other)])).await;
+    assert_eq!(place.items_of("#BODY#").await.len(), 1 + 1, "the old outcome is gone");
+    // A part that was changed or lost behind our back is refused.
+    let part = place.items_of("#BODY#").await.pop().unwrap();
+    let lost = json!({ "TableName": place.options.table, "Key":
+        { "PK": part["PK"].clone(), "SK": part["SK"].clone() } });
+    request("DeleteItem", lost.to_string()).await.unwrap();
+    let read = Read::Record { key: key("k"), payload: true };
+    let refused = place.store.load(vec![read]).await;
+    assert!(matches!(refused, Err(StoreError::Corrupt(_))), "{refused:?}");
+    place.apply(batch(4, vec![], vec![Write::Delete(key("k"))])).await;
+    assert_eq!(place.items_of("#BODY#").await.len(), 0, "nothing is left behind");
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn bodies_that_nothing_came_to_refer_to_are_left_to_the_time_to_live() {
+    let place = Place::new().await;
+    place.apply(batch(1, vec![], vec![put(draft(&key("k")))])).await;
+    let large = with_outcome(draft(&key("k")), &vec![1; 400_000].into());
+    let refused = Arc::new(batch(2, vec![Condition::Absent(key("k"))], vec![put(large)]));
+    assert!(matches!(commit(&*place.store, &refused).await.unwrap(), Answer::Refused(_)));
+    let orphans = place.items_of("#BODY#").await;
+    assert!(!orphans.is_empty() && orphans.iter().all(|part| part["ttl"]["N"].is_string()));
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn a_large_document_and_a_large_detail_come_back() {
+    let place = Place::new().await;
+    let subject = Subject::new("acme", "doc", "1").unwrap();
+    let value = Body::Set(vec![5; 700_000].into());
+    let Write::Audit(mut entry) = audit("long") else { panic!() };
+    entry.detail = Some("x".repeat(300_000).into());
+    let mark = Write::Mark { subject: subject.clone(), position: 1, value };
+    place.apply(batch(1, vec![], vec![mark, Write::Audit(entry.clone())])).await;
+    let what = List::Marks { tenant: "acme".into(), prefix: "doc:".into() };
+    let Items::Marks(marks) = place.store.list(what, None, 9).await.unwrap().items else {
+        panic!("marks were asked for");
+    };
+    assert_eq!(marks[0].1.value.as_ref().map(|value| value.len()), Some(700_000));
+    let what = List::Audit(onceward::store::AuditFilter::default());
+    let Items::Audit(entries) = place.store.list(what, None, 9).await.unwrap().items else {
+        panic!("the audit was asked for");
+    };
+    assert_eq!(entries[0].entry, *entry);
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn i09_i27_an_answer_lost_on_the_wire_is_unknown_and_the_resend_is_recognised() {
+    let place = Place::new().await;
+    let wire = Wire::to(place.options.endpoint.as_deref().unwrap()).await;
+    let mut options = place.options.clone();
+    options.endpoint = Some(wire.url());
+    options.request_timeout = Duration::from_millis(1_500);
+    let store = DynamoDbStore::connect(&options).await.unwrap();
+    let subject = |n: usize| Subject::new("acme", "doc", &n.to_string()).unwrap();
+    for (n, cut) in [Cut::AfterAnswer, Cut::BeforeAnswer, Cut::AfterAnswer].into_iter().enumerate()
+    {
+        let id = key(&n.to_string());
+        let absent = || vec![Condition::Absent(id.clone())];
+        let batches = [
+            // One item, a transaction, and one whose token lies in an item of its own.
+            ("UpdateItem\r", batch(n as u128 * 10 + 1, absent(), vec![put(draft(&id))])),
+            ("TransactWriteItems", {
+                let end = Draft { fence: FenceWrite::Once, ..draft(&id) };
+                batch(n as u128 * 10 + 2, vec![], vec![put(end), audit("done")])
+            }),
+            ("TransactWriteItems", {
+                let condition = Condition::PositionIs(subject(n), 0);
+                batch(n as u128 * 10 + 3, vec![condition], vec![mark_at(&subject(n), 1)])
+            }),
+        ];
+        for (target, batch) in batches {
+            let batch = Arc::new(batch);
+            wire.arm(cut, target.trim(), "IDEMP#", "MARK#");
+            let lost = commit(&store, &batch).await;
+            assert!(matches!(lost, Err(StoreError::Unknown(_))), "{cut:?} {target}: {lost:?}");
+            let Answer::Applied(again) = commit(&store, &batch).await.unwrap() else {
+                panic!("{cut:?} {target}: the resend must be applied");
+            };
+            assert!(again.again || matches!(cut, Cut::BeforeAnswer), "{cut:?} {target}: {again:?}");
+        }
+    }
+    let what = List::Audit(onceward::store::AuditFilter::default());
+    let Items::Audit(entries) = store.list(what, None, 9).await.unwrap().items else { panic!() };
+    assert_eq!(entries.len(), 3, "each once");
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_did_nothing() {
+    let place = Place::new().await;
+    let wire = Wire::to(place.options.endpoint.as_deref().unwrap()).await;
+    let mut options = place.options.clone();
+    options.endpoint = Some(wire.url());
+    let store = DynamoDbStore::connect(&options).await.unwrap();
+    wire.close().await;
+    let claim = Arc::new(batch(1, vec![], vec![put(draft(&key("k")))]));
+    let refused = commit(&store, &claim).await;
+    assert!(matches!(refused, Err(StoreError::NotApplied(_))), "{refused:?}");
+    let refused = store.load(vec![]).await;
+    assert!(matches!(refused, Err(StoreError::NotApplied(_))), "{refused:?}");
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn tables_that_are_missing_foreign_or_newer_are_refused_with_what_to_do() {
+    let options = own_table();
+    let refused = DynamoDbStore::connect(&options).await.unwrap_err();
+    assert!(
+        matches!(&refused, StoreError::Schema(why) if why.contains("onceward migrate")),
+        "{refused}"
+    );
+    DynamoDbStore::migrate(&options).await.unwrap();
+    DynamoDbStore::migrate(&options).await.unwrap();
+    let place = Place { store: Arc::new(DynamoDbStore::connect(&options).await.unwrap()), options };
+    let newer = json!({ "TableName": place.options.table, "Item": { "PK": { "S": "ONCEWARD" },
+        "SK": { "S": "SCHEMA" }, "version": { "N": "99" } } });
+    request("PutItem", newer.to_string()).await.unwrap();
+    let refused = DynamoDbStore::connect(&place.options).await.unwrap_err();
+    assert!(matches!(&refused, StoreError::Schema(why) if why.contains("99")), "{refused}");
+    place.remove().await;
+
+    let options = own_table();
+    let foreign = json!({ "TableName": options.table, "BillingMode": "PAY_PER_REQUEST",
+        "AttributeDefinitions": [{ "AttributeName": "id", "AttributeType": "S" }],
+        "KeySchema": [{ "AttributeName": "id", "KeyType": "HASH" }] });
+    request("CreateTable", foreign.to_string()).await.unwrap();
+    let refused = DynamoDbStore::migrate(&options).await.unwrap_err();
+    assert!(matches!(&refused, StoreError::Schema(why) if why.contains("PK and SK")), "{refused}");
+    let body = json!({ "TableName": options.table });
+    request("DeleteTable", body.to_string()).await.unwrap();
+
+    let mut far = DynamoDbOptions::new("eu-central-1", "onceward");
+    far.endpoint = Some("https://dynamodb.example".into());
+    let refused = DynamoDbStore::connect(&far).await.unwrap_err();
+    assert!(
+        matches!(&refused, StoreError::Open(why) if why.contains("AWS_ACCESS_KEY_ID")),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn i20_a_batch_of_more_items_than_a_transaction_takes_is_refused_whole() {
+    let place = Place::new().await;
+    let conditions = (0..100).map(|n| Condition::Absent(key(&format!("none-{n}")))).collect();
+    let wide = Arc::new(batch(1, conditions, vec![put(draft(&key("k")))]));
+    let refused = commit(&*place.store, &wide).await;
+    assert!(matches!(refused, Err(StoreError::Invalid(_))), "{refused:?}");
+    assert!(found(&*place.store, &key("k")).await.is_none());
+    let conditions = (0..99).map(|n| Condition::Absent(key(&format!("none-{n}")))).collect();
+    place.apply(batch(2, conditions, vec![put(draft(&key("k")))])).await;
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn the_readmes_row_is_what_the_store_answers() {
+    let place = Place::new().await;
+    let can = place.store.capabilities();
+    assert!(!can.clock && !can.watch && !can.lists_are_current);
+    let row = format!(
+        "| `{}` | {} | watching revs | {} | all cases |",
+        can.name, can.durability, can.group_max
+    );
+    let readme = include_str!("../../../README.md");
+    assert!(readme.contains(&row), "the README lacks this row:\n{row}");
+    place.remove().await;
+}
