@@ -5,6 +5,7 @@
 //! lease has to be trusted. An event is packed only behind all lower numbers of its aggregate.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -188,8 +189,8 @@ impl Packer {
             let (found, next) = self.shared.engine.intents(&queue, after.take(), PAGE).await?;
             for intent in found {
                 let at = (intent.aggregate.clone(), intent.first);
-                if !self.waiting.contains_key(&at) {
-                    self.waiting.insert(at, revived(intent)?);
+                if let Entry::Vacant(free) = self.waiting.entry(at) {
+                    free.insert(revived(intent)?);
                 }
             }
             after = next;

@@ -186,7 +186,7 @@ mod tests {
             sequence_number: number,
             kind: "create".into(),
             payload: Bytes::from(format!("{{\"n\":{number}}}")),
-            correlation_id: (number % 2 == 0).then(|| "c".into()),
+            correlation_id: number.is_multiple_of(2).then(|| "c".into()),
         }
     }
 
