@@ -9,11 +9,12 @@
 use std::error::Error;
 use std::sync::Arc;
 
+use onceward::core::Bytes;
 use onceward::core::decide::{Claim, Completion, Verdict};
 use onceward::core::fingerprint::fingerprint_bytes;
 use onceward::core::key::{Key, Kind};
-use onceward::engine::{Engine, OnceVerdict, OwnTransactionError};
-use onceward::store::postgres::tokio_postgres::{self, Client, NoTls, Transaction};
+use onceward::engine::{Begun, Engine, OnceVerdict};
+use onceward::store::postgres::tokio_postgres::{self, Client, NoTls};
 use onceward::store::postgres::{OwnTransactions, PostgresOptions, PostgresStore};
 
 const SCHEMA: &str = "onceward_example";
@@ -29,28 +30,29 @@ impl Shop {
     async fn order(&mut self, id: &str, chairs: i32) -> Result<String, Box<dyn Error>> {
         let key = Key::new(Kind::Request, "acme", "POST /orders", id)?;
         let claim = Claim::new(key, fingerprint_bytes(&chairs.to_be_bytes()));
-        let work = async |transaction: &Transaction<'_>| {
-            // The stock has a CHECK: taking more than there is fails, and nothing happens.
-            let take = format!("UPDATE {SCHEMA}.stock SET n = n - $1");
-            transaction.execute(&take, &[&chairs]).await?;
-            let insert = format!("INSERT INTO {SCHEMA}.orders (n) VALUES ($1) RETURNING id");
-            let number: i32 = transaction.query_one(&insert, &[&chairs]).await?.try_get(0)?;
-            let answer = format!("201 order {number}");
-            Ok::<_, tokio_postgres::Error>(Completion::new(answer.as_bytes().into()))
+        let open = match self.engine.begin_once(&self.own, &mut self.client, &claim).await? {
+            Begun::Open(open) => open,
+            Begun::Not(Verdict::Replay(stored)) => return Ok(said(stored.outcome)),
+            Begun::Not(other) => return Ok(format!("409 {}", other.as_str())),
         };
-        let ran = self.engine.run_once_in(&self.own, &mut self.client, &claim, work).await;
-        let stored = match ran {
-            Ok(OnceVerdict::Ran { .. }) => {
-                self.engine.look(&claim.key).await?.map(|found| found.stored)
-            }
-            Ok(OnceVerdict::Not(Verdict::Replay(stored))) => Some(*stored),
-            Ok(OnceVerdict::Not(other)) => return Ok(format!("409 {}", other.as_str())),
-            Err(OwnTransactionError::Caller(_)) => return Ok("409 not so many".into()),
-            Err(error) => return Err(error.into()),
-        };
-        let outcome = stored.and_then(|stored| stored.outcome).unwrap_or_else(|| [].into());
-        Ok(String::from_utf8_lossy(&outcome).into_owned())
+        // The stock has a CHECK: taking more than there is fails, and nothing happens.
+        let take = format!("UPDATE {SCHEMA}.stock SET n = n - $1");
+        if open.client().execute(&take, &[&chairs]).await.is_err() {
+            open.abandon().await?;
+            return Ok("409 not so many".into());
+        }
+        let insert = format!("INSERT INTO {SCHEMA}.orders (n) VALUES ($1) RETURNING id");
+        let number: i32 = open.client().query_one(&insert, &[&chairs]).await?.try_get(0)?;
+        let answer = format!("201 order {number}");
+        match open.complete(&Completion::new(answer.as_bytes().into())).await? {
+            OnceVerdict::Ran { .. } => Ok(answer),
+            OnceVerdict::Not(other) => Ok(format!("409 {}", other.as_str())),
+        }
     }
+}
+
+fn said(outcome: Option<Bytes>) -> String {
+    outcome.map_or_else(String::new, |bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[tokio::main]

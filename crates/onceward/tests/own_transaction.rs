@@ -1,8 +1,8 @@
 //! The caller's own Postgres transaction: its rows and the key's record are there together or not
 //! at all, a duplicate runs once, and waits without a connection.
 //!
-//! Commits are cut by a proxy, processes are killed, sessions are ended by the server; whoever comes
-//! after finds both or neither.
+//! Commits are cut by a proxy, processes are killed, sessions are ended by the server; whoever
+//! comes after finds both or neither.
 
 #![expect(
     clippy::unwrap_used,
@@ -19,23 +19,19 @@ mod support;
 
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use onceward::core::decide::{Claim, Completion, Effects, NewJob, Verdict};
 use onceward::core::fingerprint::fingerprint_bytes;
 use onceward::core::key::{Key, Kind};
 use onceward::core::record::State;
-use onceward::engine::{
-    Engine, EngineError, EngineOptions, OnceVerdict, OwnTransactionError, Take,
-};
+use onceward::engine::{Begun, Engine, EngineError, EngineOptions, OnceVerdict, Open, Take};
 use onceward::store::StoreError;
-use onceward::store::postgres::{OwnTransactions, PostgresOptions};
+use onceward::store::postgres::{OwnTransactions, PostgresOptions, PostgresStore};
 use proxy::{Cut, CutAt, Proxy};
 use support::*;
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio_postgres::{Client, Error, Transaction};
+use tokio_postgres::Client;
 
 /// A shop with a table of its own in the store's database.
 struct Shop {
@@ -77,7 +73,7 @@ impl Shop {
     }
 
     /// Orders once, on a connection of its own.
-    async fn order(&self, id: &str) -> Result<OnceVerdict, OwnTransactionError<Error>> {
+    async fn order(&self, id: &str) -> Result<OnceVerdict, EngineError> {
         let mut client = self.client().await;
         order(&self.engine, &self.own, &mut client, id, &self.insert(id)).await
     }
@@ -99,41 +95,44 @@ async fn order(
     client: &mut Client,
     id: &str,
     insert: &str,
-) -> Result<OnceVerdict, OwnTransactionError<Error>> {
-    engine
-        .run_once_in(own, client, &claim_of(id), async |transaction: &Transaction<'_>| {
-            transaction.batch_execute(insert).await?;
-            Ok(Completion::new(id.as_bytes().into()))
-        })
-        .await
+) -> Result<OnceVerdict, EngineError> {
+    match engine.begin_once(own, client, &claim_of(id)).await? {
+        Begun::Not(verdict) => Ok(OnceVerdict::Not(verdict)),
+        Begun::Open(open) => {
+            open.client().batch_execute(insert).await.unwrap();
+            open.complete(&Completion::new(id.as_bytes().into())).await
+        }
+    }
+}
+
+/// Begins what must begin.
+async fn opened<'c>(shop: &Shop, client: &'c mut Client, id: &str) -> Box<Open<'c>> {
+    match shop.engine.begin_once(&shop.own, client, &claim_of(id)).await.unwrap() {
+        Begun::Open(open) => open,
+        Begun::Not(verdict) => panic!("{verdict:?}"),
+    }
 }
 
 #[tokio::test]
 async fn a21_row_key_outcome_audit_and_job_commit_together() {
     let shop = Shop::new("own_together").await;
     let mut client = shop.client().await;
-    let insert = shop.insert("o");
-    let ran = shop
-        .engine
-        .run_once_in(&shop.own, &mut client, &claim_of("k"), async |work: &Transaction<'_>| {
-            work.batch_execute(&insert).await?;
-            let key = Key::new(Kind::Job, "acme", "mail", "order/1").unwrap();
-            let job = NewJob::new(key, fingerprint_bytes(b"later"), b"later"[..].into());
-            let effects = Effects { jobs: vec![job], ..Effects::default() };
-            Ok::<_, Error>(Completion { effects, ..Completion::new(b"201"[..].into()) })
-        })
-        .await
-        .unwrap();
+    let open = opened(&shop, &mut client, "k").await;
+    open.client().batch_execute(&shop.insert("o")).await.unwrap();
+    let key = Key::new(Kind::Job, "acme", "mail", "order/1").unwrap();
+    let job = NewJob::new(key, fingerprint_bytes(b"later"), b"later"[..].into());
+    let effects = Effects { jobs: vec![job], ..Effects::default() };
+    let completion = Completion { effects, ..Completion::new(b"201"[..].into()) };
+    let ran = open.complete(&completion).await.unwrap();
     let OnceVerdict::Ran { record, .. } = ran else { panic!("{ran:?}") };
     let found = shop.engine.look(&request("k")).await.unwrap().unwrap().stored;
     assert_eq!((&found.record, found.outcome.as_deref()), (&*record, Some(&b"201"[..])));
     assert_eq!((shop.orders().await, found.record.state), (1, State::Done));
     let take = Take { queue: "mail".into(), owner: "w".into(), max: 9, lease_ms: None };
     assert_eq!(shop.engine.take(&take).await.unwrap().len(), 1);
-    assert!(
-        shop.place.count("SELECT count(*) FROM audit WHERE action = 'request.done'").await == 1
-    );
-    // The connection is as it was: its settings and its role are the caller's.
+    let audited = "SELECT count(*) FROM audit WHERE action = 'request.done'";
+    assert_eq!(shop.place.count(audited).await, 1);
+    // The connection is as it was: its settings are the caller's.
     let idle = "SELECT current_setting('idle_in_transaction_session_timeout')";
     assert_eq!(client.query_one(idle, &[]).await.unwrap().get::<_, String>(0), "0");
     shop.end().await;
@@ -149,34 +148,42 @@ async fn a08_a_duplicate_replays_and_another_payload_is_a_mismatch_without_runni
     assert_eq!(stored.outcome.as_deref(), Some(&b"k"[..]));
     let mut client = shop.client().await;
     let other = Claim::new(request("k"), fingerprint_bytes(b"another"));
-    let verdict = shop
-        .engine
-        .run_once_in(&shop.own, &mut client, &other, async |_: &Transaction<'_>| {
-            Err::<Completion, _>("it must not run")
-        })
-        .await
-        .unwrap();
-    assert!(matches!(verdict, OnceVerdict::Not(Verdict::Mismatch(_))), "{verdict:?}");
+    let begun = shop.engine.begin_once(&shop.own, &mut client, &other).await.unwrap();
+    assert!(matches!(begun, Begun::Not(Verdict::Mismatch(_))), "{begun:?}");
     assert_eq!(shop.orders().await, 1);
     shop.end().await;
 }
 
 #[tokio::test]
-async fn i11_an_error_of_the_work_leaves_nothing() {
-    let shop = Shop::new("own_error").await;
+async fn i11_work_that_is_given_up_leaves_nothing() {
+    let shop = Shop::new("own_given_up").await;
     let mut client = shop.client().await;
-    let failed = shop
-        .engine
-        .run_once_in(&shop.own, &mut client, &claim_of("k"), async |work: &Transaction<'_>| {
-            work.batch_execute(&shop.insert("k")).await.unwrap();
-            Err::<Completion, _>("no")
-        })
-        .await;
-    assert!(matches!(failed, Err(OwnTransactionError::Caller("no"))), "{failed:?}");
-    assert_eq!((shop.orders().await, shop.state("k").await), (0, None));
+    for abandoned in [true, false] {
+        let open = opened(&shop, &mut client, "k").await;
+        open.client().batch_execute(&shop.insert("k")).await.unwrap();
+        if abandoned {
+            open.abandon().await.unwrap();
+        } else {
+            drop(open);
+        }
+        assert_eq!((shop.orders().await, shop.state("k").await), (0, None));
+    }
     // The connection can be used on, and the key is free.
     let ran = order(&shop.engine, &shop.own, &mut client, "k", &shop.insert("k")).await.unwrap();
     assert!(matches!(ran, OnceVerdict::Ran { .. }));
+    shop.end().await;
+}
+
+#[tokio::test]
+async fn i11_work_that_ends_the_transaction_itself_is_not_recorded() {
+    let shop = Shop::new("own_ended").await;
+    let mut client = shop.client().await;
+    let open = opened(&shop, &mut client, "k").await;
+    open.client().batch_execute(&shop.insert("k")).await.unwrap();
+    open.client().batch_execute("ROLLBACK").await.unwrap();
+    let error = open.complete(&Completion::new(b"done"[..].into())).await.unwrap_err();
+    assert!(error.nothing_done() && error.to_string().contains("ended"), "{error}");
+    assert_eq!((shop.orders().await, shop.state("k").await), (0, None));
     shop.end().await;
 }
 
@@ -202,44 +209,24 @@ async fn i01_of_many_at_once_one_runs_and_the_others_get_its_answer() {
 #[tokio::test]
 async fn i26_a_duplicate_of_an_open_transaction_is_busy_and_holds_no_connection() {
     let shop = Arc::new(Shop::new("own_busy").await);
-    let (started, begun) = oneshot::channel();
-    let (let_go, may_end) = oneshot::channel::<()>();
-    let holder = tokio::spawn({
-        let shop = shop.clone();
-        async move {
-            let mut client = shop.client().await;
-            let mut ends = Some((started, may_end));
-            shop.engine
-                .run_once_in(
-                    &shop.own,
-                    &mut client,
-                    &claim_of("k"),
-                    async |work: &Transaction<'_>| {
-                        let (started, may_end) = ends.take().expect("it runs once");
-                        work.batch_execute(&shop.insert("k")).await?;
-                        started.send(()).unwrap();
-                        may_end.await.unwrap();
-                        Ok::<_, Error>(Completion::new(b"first"[..].into()))
-                    },
-                )
-                .await
-                .unwrap()
-        }
-    });
-    begun.await.unwrap();
+    let mut client = shop.client().await;
+    let open = opened(&shop, &mut client, "k").await;
+    open.client().batch_execute(&shop.insert("k")).await.unwrap();
     let before = Instant::now();
     let verdict = shop.order("k").await.unwrap();
     assert!(matches!(verdict, OnceVerdict::Not(Verdict::Busy { .. })), "{verdict:?}");
     assert!(before.elapsed() < Duration::from_secs(2), "{:?}", before.elapsed());
     // Another key is not held up by it.
     assert!(matches!(shop.order("other").await.unwrap(), OnceVerdict::Ran { .. }));
-    // One that is patient gets the first one's answer.
+    // One that is patient gets the first one's answer, and has no transaction while it waits.
     let waiting = tokio::spawn({
         let shop = shop.clone();
         async move { shop.order("k").await.unwrap() }
     });
-    let_go.send(()).unwrap();
-    assert!(matches!(holder.await.unwrap(), OnceVerdict::Ran { .. }));
+    assert!(matches!(
+        open.complete(&Completion::new(b"first"[..].into())).await.unwrap(),
+        OnceVerdict::Ran { .. }
+    ));
     let OnceVerdict::Not(Verdict::Replay(stored)) = waiting.await.unwrap() else {
         panic!("no replay")
     };
@@ -252,27 +239,20 @@ async fn i19_the_server_ends_a_transaction_that_idles_and_the_key_is_free() {
     let place = Place::new("own_idle").await;
     place.sql(&format!("CREATE TABLE {}.orders (name text NOT NULL)", place.schema)).await;
     let options = PostgresOptions { idle_in_transaction_timeout_ms: 100, ..place.options() };
-    let store = onceward::store::postgres::PostgresStore::connect(&url(), options).await.unwrap();
+    let store = PostgresStore::connect(&url(), options).await.unwrap();
     let own = store.own_transactions();
     let engine = Engine::new(Arc::new(store));
     let shop = Shop { place, engine, own };
     let mut idles = shop.client().await;
-    let pid = "SELECT pg_backend_pid()";
-    let pid: i32 = idles.query_one(pid, &[]).await.unwrap().get(0);
-    let gone = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
-    let ended = shop
-        .engine
-        .run_once_in(&shop.own, &mut idles, &claim_of("k"), async |work: &Transaction<'_>| {
-            work.batch_execute(&shop.insert("k")).await?;
-            // Does nothing until the server has had enough.
-            while shop.place.count(&gone).await > 0 {
-                tokio::task::yield_now().await;
-            }
-            Ok::<_, Error>(Completion::new(b"late"[..].into()))
-        })
-        .await
-        .unwrap_err();
-    let OwnTransactionError::Engine(error) = ended else { panic!("{ended:?}") };
+    let pid: i32 = idles.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let open = opened(&shop, &mut idles, "k").await;
+    open.client().batch_execute(&shop.insert("k")).await.unwrap();
+    // Does nothing until the server has had enough.
+    let there = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+    while shop.place.count(&there).await > 0 {
+        tokio::task::yield_now().await;
+    }
+    let error = open.complete(&Completion::new(b"late"[..].into())).await.unwrap_err();
     assert!(error.nothing_done(), "{error}");
     assert_eq!((shop.orders().await, shop.state("k").await), (0, None));
     assert!(matches!(shop.order("k").await.unwrap(), OnceVerdict::Ran { .. }));
@@ -301,23 +281,13 @@ async fn i09_a_commit_whose_answer_is_lost_is_recognised() {
 async fn i02_a_connection_that_is_lost_before_the_commit_leaves_nothing() {
     let shop = Shop::new("own_cut").await;
     let mut client = shop.client().await;
-    let runs = AtomicU64::new(0);
-    let ended = shop
-        .engine
-        .run_once_in(&shop.own, &mut client, &claim_of("k"), async |work: &Transaction<'_>| {
-            runs.fetch_add(1, Ordering::SeqCst);
-            work.batch_execute(&shop.insert("k")).await?;
-            let pid: i32 = work.query_one("SELECT pg_backend_pid()", &[]).await?.get(0);
-            let end = format!("SELECT pg_terminate_backend({pid}, 5000)::int::bigint");
-            shop.place.count(&end).await;
-            Ok::<_, Error>(Completion::new(b"late"[..].into()))
-        })
-        .await
-        .unwrap_err();
-    let OwnTransactionError::Engine(EngineError::Store(StoreError::NotApplied(_))) = ended else {
-        panic!("{ended:?}")
-    };
-    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let open = opened(&shop, &mut client, "k").await;
+    open.client().batch_execute(&shop.insert("k")).await.unwrap();
+    let end = format!("SELECT pg_terminate_backend({pid}, 5000)::int::bigint");
+    assert_eq!(shop.place.count(&end).await, 1);
+    let error = open.complete(&Completion::new(b"late"[..].into())).await.unwrap_err();
+    assert!(matches!(error, EngineError::Store(StoreError::NotApplied(_))), "{error}");
     assert_eq!((shop.orders().await, shop.state("k").await), (0, None));
     shop.end().await;
 }
@@ -352,22 +322,23 @@ async fn child_that_is_killed() {
     let dies: u64 = std::env::var("ONCEWARD_TEST_OWN_DIES").unwrap().parse().unwrap();
     let inside = std::env::var("ONCEWARD_TEST_OWN_INSIDE").is_ok();
     let options = PostgresOptions { schema: schema.clone(), ..PostgresOptions::default() };
-    let store = onceward::store::postgres::PostgresStore::connect(&url(), options).await.unwrap();
+    let store = PostgresStore::connect(&url(), options).await.unwrap();
     let own = store.own_transactions();
     let engine = Engine::new(Arc::new(store));
     let mut client = client(&url()).await;
     for n in 0.. {
         let (id, insert) =
             (format!("{n:03}"), format!("INSERT INTO {schema}.orders VALUES ('{n}')"));
-        let claim = claim_of(&id);
-        let work = async |transaction: &Transaction<'_>| {
-            transaction.batch_execute(&insert).await?;
-            if n == dies && inside {
-                std::process::abort();
+        match engine.begin_once(&own, &mut client, &claim_of(&id)).await.unwrap() {
+            Begun::Not(verdict) => panic!("{verdict:?}"),
+            Begun::Open(open) => {
+                open.client().batch_execute(&insert).await.unwrap();
+                if n == dies && inside {
+                    std::process::abort();
+                }
+                open.complete(&Completion::new(b"done"[..].into())).await.unwrap();
             }
-            Ok::<_, Error>(Completion::new(b"done"[..].into()))
-        };
-        engine.run_once_in(&own, &mut client, &claim, work).await.unwrap();
+        }
         if n == dies {
             std::process::abort();
         }

@@ -1,5 +1,5 @@
-//! The bug zoo of the schema: bugs that live in SQL, planted in a schema of their own, each caught by
-//! its hunter, which finds nothing on the schema as it is made.
+//! The bug zoo of the schema: bugs that live in SQL, planted in a schema of their own, each caught
+//! by its hunter, which finds nothing on the schema as it is made.
 //!
 //! The bugs of the program are in `onceward_core::zoo`; these can't be there, because the server
 //! runs them.

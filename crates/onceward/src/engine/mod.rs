@@ -45,7 +45,7 @@ pub use options::EngineOptions;
 #[cfg(feature = "sqlite")]
 pub use own::OwnSqlError;
 #[cfg(feature = "postgres")]
-pub use own_transaction::OwnTransactionError;
+pub use own_transaction::{Begun, Open};
 pub use queues::{STORE_SPACE_PREFIX, STORE_TENANT};
 pub use sweep::{SweepCounts, SweepReport};
 

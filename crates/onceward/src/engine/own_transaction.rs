@@ -1,22 +1,23 @@
 //! Once, in the caller's own Postgres transaction: business rows, key, outcome, audit and jobs in
 //! one commit.
 //!
-//! The engine begins the transaction on the caller's connection, tries the key's lock in it, sees
-//! that the key is free, runs the caller's work, writes the key as done, and commits. A duplicate
-//! that finds the lock held lets go of its transaction and waits here, without a connection, and is
-//! `busy` when its time is over. Not for effects elsewhere: the work may run more than once, and
-//! only one run is kept.
+//! The engine begins the transaction on the caller's connection, tries the key's lock in it and
+//! sees that the key is free; the caller does its work; the engine writes the key as done, and
+//! commits. A duplicate that finds the lock held lets go of its transaction and waits here, without
+//! one, and is `busy` when its time is over. Not for effects elsewhere: what is done is taken back
+//! when the commit does not come.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use onceward_core::batch::{Answer, Applied, Batch, Condition, There};
 use onceward_core::decide::{self, Claim, Completion, Facts, Look, Once, Step, Verdict};
 use onceward_core::drive::MAX_ROUNDS;
 use onceward_core::key::Key;
 use onceward_core::record::Draft;
-use onceward_core::zoo::{Bug, planted};
-use tokio_postgres::{Client, Transaction};
+use tokio_postgres::Client;
 
 use super::{Engine, EngineError, OnceVerdict, blank_completion, later};
 use crate::store::StoreError;
@@ -26,173 +27,119 @@ use crate::store::postgres::{Ended, OwnTransactions};
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// Why nothing was committed, or nobody knows.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OwnTransactionError<E> {
-    /// The work said so; its transaction is rolled back.
-    #[error("the caller's work failed: {0}")]
-    Caller(E),
-    /// The engine has no answer. Nothing was committed unless it is [`StoreError::Unknown`].
-    #[error(transparent)]
-    Engine(#[from] EngineError),
+/// What beginning came to.
+#[derive(Debug)]
+pub enum Begun<'c> {
+    /// The key is free and locked: do the work, then [`Open::complete`].
+    Open(Box<Open<'c>>),
+    /// There is nothing to do: a replay, a mismatch, busy, ….
+    Not(Verdict),
 }
 
-impl<E> From<StoreError> for OwnTransactionError<E> {
-    fn from(error: StoreError) -> Self {
-        Self::Engine(error.into())
+/// A transaction on the caller's connection that holds the lock of a key. Dropped, it rolls back.
+pub struct Open<'c> {
+    engine: Engine,
+    own: OwnTransactions,
+    client: &'c mut Client,
+    /// The transaction's number.
+    number: String,
+    claim: Claim,
+    facts: Facts,
+    ended: bool,
+}
+
+impl fmt::Debug for Open<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Open").field("claim", &self.claim).finish_non_exhaustive()
     }
 }
 
-/// What a round came to.
-enum Round {
-    End(OnceVerdict),
-    /// Someone's open transaction has the key, or a mark that is written.
+/// Why a look at the key ends the round, or what it is good for.
+enum Looked {
+    /// The verdict does not depend on the work.
+    Verdict(Verdict),
+    /// Someone is at the key.
     Held,
-    /// Decide again with what was learnt.
-    Again,
-}
-
-/// What was made of a completion.
-struct Made {
-    batch: Arc<Batch>,
-    draft: Box<Draft>,
-    was_expired: bool,
+    /// It may run.
+    Free,
 }
 
 impl Engine {
-    /// Runs `work` once for this claim, in a transaction of the caller's own connection, which also
-    /// records its outcome.
+    /// Begins to run once for this claim, in a transaction of the caller's own connection, which
+    /// will also record the outcome.
     ///
-    /// The engine begins the transaction and commits it; `work` reads and writes its own tables in
-    /// it, and must not commit. It may run more than once before it is committed; only the last
-    /// run's writes are kept. It is not run for a key that has its outcome, whose payload differs,
-    /// or that another transaction is at: those are verdicts. The server ends a transaction that
-    /// idles longer than the store's `idle_in_transaction_timeout_ms`. Dropped, it rolls back.
+    /// The caller reads and writes its own tables through [`Open::client`] and must neither commit
+    /// nor roll back. Nothing begins for a key that has its outcome, whose payload differs, or that
+    /// another transaction is at for longer than `contended_for`: those are verdicts. The server
+    /// ends a transaction that idles longer than the store's `idle_in_transaction_timeout_ms`.
     ///
     /// The connection's login has to be a member of `onceward_engine`, in the store's database.
     ///
     /// # Errors
-    /// The work's own, or the engine's. After a lost commit the key is looked at until it is known
-    /// what became of it; [`StoreError::Unknown`] when that takes longer than `resend_for`.
-    pub async fn run_once_in<E, F>(
+    /// When the store or the connection gives no answer. Nothing was done then.
+    pub async fn begin_once<'c>(
         &self,
         own: &OwnTransactions,
-        client: &mut Client,
+        client: &'c mut Client,
         claim: &Claim,
-        mut work: F,
-    ) -> Result<OnceVerdict, OwnTransactionError<E>>
-    where
-        F: AsyncFnMut(&Transaction<'_>) -> Result<Completion, E>,
-    {
-        claim.validate().map_err(EngineError::from)?;
+    ) -> Result<Begun<'c>, EngineError> {
+        claim.validate()?;
         let until = later(Instant::now(), self.0.options.contended_for);
         let mut pause = PAUSE_FIRST;
-        let mut facts = Facts::default();
-        let mut rounds = 0;
-        self.look_up(&[Look::Record(claim.key.clone())], &mut facts).await?;
         loop {
-            match self.own_round(own, client, claim, &mut work, &mut facts).await? {
-                Round::End(verdict) => return Ok(verdict),
-                Round::Held if later(Instant::now(), pause) > until => {
-                    let retry_after_ms = PAUSE_MAX.as_millis().try_into().unwrap_or(u64::MAX);
-                    return Ok(OnceVerdict::Not(Verdict::Busy { retry_after_ms }));
-                }
-                Round::Held => {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
-                    // Whoever had it may have finished: a replay needs no transaction.
-                    self.look_up(&[Look::Record(claim.key.clone())], &mut facts).await?;
-                }
-                Round::Again if rounds == MAX_ROUNDS => {
-                    return Err(EngineError::Contended("time after time").into());
-                }
-                Round::Again => rounds += 1,
+            // What needs no transaction is answered without one.
+            let (looked, _) = self.look_own(claim).await?;
+            let begun = match looked {
+                Looked::Verdict(verdict) => return Ok(Begun::Not(verdict)),
+                Looked::Held => None,
+                Looked::Free => own.begin(client, &claim.key).await?,
+            };
+            if let Some(number) = begun {
+                let (own, claim) = (own.clone(), claim.clone());
+                let (engine, facts, ended) = (self.clone(), Facts::default(), false);
+                let mut open = Open { engine, own, client, number, claim, facts, ended };
+                // Under the lock nobody else writes the key: what is there now stays.
+                let (looked, facts) = self.look_own(&open.claim).await?;
+                open.facts = facts;
+                return match looked {
+                    Looked::Free => Ok(Begun::Open(Box::new(open))),
+                    Looked::Verdict(verdict) => {
+                        open.abandon().await?;
+                        Ok(Begun::Not(verdict))
+                    }
+                    Looked::Held => {
+                        open.abandon().await?;
+                        Ok(Begun::Not(busy()))
+                    }
+                };
             }
+            if later(Instant::now(), pause) > until {
+                return Ok(Begun::Not(busy()));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
-    async fn own_round<E, F>(
-        &self,
-        own: &OwnTransactions,
-        client: &mut Client,
-        claim: &Claim,
-        work: &mut F,
-        facts: &mut Facts,
-    ) -> Result<Round, OwnTransactionError<E>>
-    where
-        F: AsyncFnMut(&Transaction<'_>) -> Result<Completion, E>,
-    {
-        // What needs no transaction is answered without one.
-        if let Some(end) = self.own_answer(claim, facts, false).await? {
-            return Ok(end);
-        }
-        let transaction = own.begin(client).await?;
-        if !own.try_lock(&transaction, &claim.key).await? {
-            rolled_back(transaction).await?;
-            return Ok(Round::Held);
-        }
-        // Under the lock nobody else writes the key: what is there now stays until we end.
-        self.look_up(&[Look::Record(claim.key.clone())], facts).await?;
-        if let Some(end) = self.own_answer(claim, facts, true).await? {
-            rolled_back(transaction).await?;
-            return Ok(end);
-        }
-        let completion = match work(&transaction).await {
-            Ok(completion) => completion,
-            Err(error) => {
-                rolled_back(transaction).await?;
-                return Err(OwnTransactionError::Caller(error));
-            }
-        };
-        completion.validate(claim.key.tenant_column()).map_err(EngineError::from)?;
-        let Some(made) = self.own_batch(claim, &completion, facts).await? else {
-            rolled_back(transaction).await?;
-            return Ok(Round::Again);
-        };
-        match own.apply(&transaction, &made.batch).await? {
-            Answer::Applied(applied) => {
-                self.own_commit(own, transaction, claim, made, applied).await
-            }
-            Answer::Refused(refused) => {
-                rolled_back(transaction).await?;
-                facts.learn(&made.batch, refused);
-                Ok(Round::Again)
-            }
-            Answer::Contended => {
-                rolled_back(transaction).await?;
-                Ok(Round::Held)
-            }
-        }
-    }
-
-    /// The verdict, if it does not depend on the work. `locked`: we have the key's lock, and have
-    /// to let go of it before anything else may write the key.
-    async fn own_answer(
-        &self,
-        claim: &Claim,
-        facts: &mut Facts,
-        locked: bool,
-    ) -> Result<Option<Round>, EngineError> {
-        self.watch_lease(Some(&claim.key), facts);
+    /// Looks at the key, and whether the claim may run.
+    async fn look_own(&self, claim: &Claim) -> Result<(Looked, Facts), EngineError> {
+        let mut facts = Facts::default();
+        self.look_up(&[Look::Record(claim.key.clone())], &mut facts).await?;
         for _ in 0..MAX_ROUNDS {
-            match decide::run_once(claim, &blank_completion(), self.0.tokens.next(), facts) {
-                Step::Answer(verdict) => {
-                    return Ok(Some(Round::End(OnceVerdict::Not(verdict))));
-                }
-                Step::Look(looks) => self.look_up(&looks, facts).await?,
-                Step::Commit(_, Once::Ran { .. }) => return Ok(None),
-                Step::Commit(_, Once::Unknown(_)) if locked => return Ok(Some(Round::Again)),
+            self.watch_lease(Some(&claim.key), &mut facts);
+            match decide::run_once(claim, &blank_completion(), self.0.tokens.next(), &facts) {
+                Step::Answer(verdict) => return Ok((Looked::Verdict(verdict), facts)),
+                Step::Look(looks) => self.look_up(&looks, &mut facts).await?,
+                Step::Commit(_, Once::Ran { .. }) => return Ok((Looked::Free, facts)),
                 Step::Commit(batch, Once::Unknown(record)) => {
                     // A lease that ran out under `hold`: that is written first, and is the answer.
                     let batch = Arc::new(batch);
                     match self.0.scheduler.submit(batch.clone()).await? {
                         Answer::Applied(_) => {
-                            let verdict = Verdict::Unknown(record);
-                            return Ok(Some(Round::End(OnceVerdict::Not(verdict))));
+                            return Ok((Looked::Verdict(Verdict::Unknown(record)), facts));
                         }
                         Answer::Refused(refused) => facts.learn(&batch, refused),
-                        Answer::Contended => return Ok(Some(Round::Held)),
+                        Answer::Contended => return Ok((Looked::Held, facts)),
                     }
                 }
             }
@@ -200,65 +147,12 @@ impl Engine {
         Err(EngineError::Contended("time after time"))
     }
 
-    /// The batch that records the completion; none when the work has to run again.
-    async fn own_batch(
-        &self,
-        claim: &Claim,
-        completion: &Completion,
-        facts: &mut Facts,
-    ) -> Result<Option<Made>, EngineError> {
-        let token = self.0.tokens.next();
-        for _ in 0..MAX_ROUNDS {
-            match decide::run_once(claim, completion, token, facts) {
-                Step::Commit(batch, Once::Ran { draft, was_expired }) => {
-                    let batch = Arc::new(batch);
-                    return Ok(Some(Made { batch, draft, was_expired }));
-                }
-                Step::Look(looks) => self.look_up(&looks, facts).await?,
-                Step::Commit(_, Once::Unknown(_)) | Step::Answer(_) => return Ok(None),
-            }
-        }
-        Err(EngineError::Contended("time after time"))
-    }
-
-    async fn own_commit<E>(
-        &self,
-        own: &OwnTransactions,
-        transaction: Transaction<'_>,
-        claim: &Claim,
-        made: Made,
-        applied: Applied,
-    ) -> Result<Round, OwnTransactionError<E>> {
-        match own.commit(transaction).await {
-            Ended::Committed => {}
-            Ended::Refused(why) => return Err(StoreError::NotApplied(why).into()),
-            Ended::Lost(why) => {
-                if !self.own_settled(&claim.key, &made.batch, why).await? {
-                    let why = "the connection was lost, and the transaction was rolled back";
-                    return Err(StoreError::NotApplied(why.into()).into());
-                }
-            }
-        }
-        self.0.waiters.wake(&made.batch);
-        let stamp = applied.first.map_or(0, |(rev, _)| rev.0);
-        let record = Box::new(made.draft.resolve(made.batch.token, applied.now, stamp));
-        Ok(Round::End(OnceVerdict::Ran { record, was_expired: made.was_expired }))
-    }
-
     /// Whether a commit that nobody answered was carried out.
     ///
     /// A look alone does not tell: the server may still be at it, and "absent" now may be "done" a
     /// moment later. Whoever commits holds the key's lock to the end, so an empty batch on the same
     /// key is refused or applied only once that is over.
-    async fn own_settled(
-        &self,
-        key: &Key,
-        batch: &Batch,
-        why: String,
-    ) -> Result<bool, EngineError> {
-        if planted(Bug::LostAnswerTakenForFailure) {
-            return Ok(false);
-        }
+    async fn settle_own(&self, key: &Key, batch: &Batch, why: String) -> Result<bool, EngineError> {
         let until = later(Instant::now(), self.0.options.resend_for);
         let mut pause = self.0.options.resend_pause;
         loop {
@@ -283,8 +177,107 @@ impl Engine {
     }
 }
 
-/// Rolls back, and waits for it: the lock is free when this returns.
-async fn rolled_back(transaction: Transaction<'_>) -> Result<(), StoreError> {
-    let said = |error: tokio_postgres::Error| StoreError::NotApplied(error.to_string());
-    transaction.rollback().await.map_err(said)
+fn busy() -> Verdict {
+    Verdict::Busy { retry_after_ms: PAUSE_MAX.as_millis().try_into().unwrap_or(u64::MAX) }
+}
+
+/// What was made of a completion.
+struct Made {
+    batch: Arc<Batch>,
+    draft: Box<Draft>,
+    was_expired: bool,
+}
+
+impl Open<'_> {
+    /// The caller's connection, inside the transaction.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        self.client
+    }
+
+    /// Writes the key as done with this outcome and commits, together with the caller's rows.
+    ///
+    /// # Errors
+    /// [`EngineError::Contended`] when a mark or a job that is written moved meanwhile: all is
+    /// rolled back, begin again. After a commit whose answer is lost the key is looked at until it
+    /// is known what became of it; [`StoreError::Unknown`] when that takes longer than
+    /// `resend_for`, and only then may it have been committed.
+    pub async fn complete(mut self, completion: &Completion) -> Result<OnceVerdict, EngineError> {
+        completion.validate(self.claim.key.tenant_column())?;
+        let made = match self.decide(completion).await? {
+            Ok(made) => made,
+            Err(verdict) => {
+                self.abandon().await?;
+                return Ok(OnceVerdict::Not(verdict));
+            }
+        };
+        match self.own.apply(self.client, &self.number, &made.batch).await? {
+            Answer::Applied(applied) => self.commit(made, applied).await,
+            Answer::Refused(_) => {
+                self.abandon().await?;
+                Err(EngineError::Contended("meanwhile"))
+            }
+            Answer::Contended => {
+                self.abandon().await?;
+                Err(EngineError::Contended("in an open transaction"))
+            }
+        }
+    }
+
+    /// Rolls back: nothing was done, and the key is free.
+    ///
+    /// # Errors
+    /// When the connection is lost; the server rolls back then.
+    pub async fn abandon(mut self) -> Result<(), EngineError> {
+        self.ended = true;
+        Ok(self.own.roll_back(self.client).await?)
+    }
+
+    /// The batch that records the completion, or why there is none.
+    async fn decide(
+        &mut self,
+        completion: &Completion,
+    ) -> Result<Result<Made, Verdict>, EngineError> {
+        let token = self.engine.0.tokens.next();
+        for _ in 0..MAX_ROUNDS {
+            match decide::run_once(&self.claim, completion, token, &self.facts) {
+                Step::Commit(batch, Once::Ran { draft, was_expired }) => {
+                    return Ok(Ok(Made { batch: Arc::new(batch), draft, was_expired }));
+                }
+                Step::Look(looks) => self.engine.look_up(&looks, &mut self.facts).await?,
+                Step::Answer(verdict) => return Ok(Err(verdict)),
+                Step::Commit(_, Once::Unknown(record)) => {
+                    return Ok(Err(Verdict::Unknown(record)));
+                }
+            }
+        }
+        Err(EngineError::Contended("time after time"))
+    }
+
+    async fn commit(mut self, made: Made, applied: Applied) -> Result<OnceVerdict, EngineError> {
+        self.ended = true;
+        match self.own.commit(self.client).await {
+            Ended::Committed => {}
+            Ended::Refused(why) => return Err(StoreError::NotApplied(why).into()),
+            Ended::Lost(why) => {
+                if !self.engine.settle_own(&self.claim.key, &made.batch, why).await? {
+                    let why = "the connection was lost, and the transaction was rolled back";
+                    return Err(StoreError::NotApplied(why.into()).into());
+                }
+            }
+        }
+        self.engine.0.waiters.wake(&made.batch);
+        let stamp = applied.first.map_or(0, |(rev, _)| rev.0);
+        let record = Box::new(made.draft.resolve(made.batch.token, applied.now, stamp));
+        Ok(OnceVerdict::Ran { record, was_expired: made.was_expired })
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            // The first poll sends it; nobody has to hear the answer.
+            let _ = self.client.batch_execute("ROLLBACK").now_or_never();
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! A wire that can be cut: forwards one store's connections, and loses an answer when told to.
 //!
 //! Rule: when armed, the bytes that carry a group or a COMMIT reach the server, and nothing comes
-//! back to the store; its side of the connection is closed. Whether the server answered first is the test's
-//! choice. The server's side stays open until the proxy is dropped.
+//! back to the store; its side of the connection is closed. Whether the server answered first is
+//! the test's choice. The server's side stays open until the proxy is dropped.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

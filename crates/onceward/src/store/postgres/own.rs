@@ -9,9 +9,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use onceward_core::batch::{Answer, Batch};
 use onceward_core::key::Key;
-use tokio_postgres::{Client, Error, IsolationLevel, Transaction};
+use tokio_postgres::{Client, Error};
 
 use super::super::StoreError;
 use super::apply::Call;
@@ -32,7 +33,7 @@ impl fmt::Debug for OwnTransactions {
 }
 
 impl PostgresStore {
-    /// What [`Engine::run_once_in`](crate::engine::Engine::run_once_in) needs to work in
+    /// What [`Engine::begin_once`](crate::engine::Engine::begin_once) needs to work in
     /// transactions of the caller's own connections to the same database.
     #[must_use]
     pub fn own_transactions(&self) -> OwnTransactions {
@@ -51,37 +52,40 @@ pub(crate) enum Ended {
 }
 
 impl OwnTransactions {
-    /// Begins a transaction on the caller's connection.
-    pub(crate) async fn begin<'c>(
+    /// Begins a transaction on the caller's connection, and tries the key's lock in it, which is
+    /// kept until the transaction ends. Returns the transaction's number; none, and no
+    /// transaction, when someone else has the lock.
+    pub(crate) async fn begin(
         &self,
-        client: &'c mut Client,
-    ) -> Result<Transaction<'c>, StoreError> {
-        // Each statement has to see what was committed before the lock was taken.
-        let build = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
-        let transaction = build.start().await.map_err(not_applied)?;
-        let idle = format!("SET LOCAL idle_in_transaction_session_timeout = {}", self.idle_ms);
-        transaction.batch_execute(&idle).await.map_err(not_applied)?;
-        Ok(transaction)
-    }
-
-    /// Tries the key's lock; it is kept until the transaction ends.
-    pub(crate) async fn try_lock(
-        &self,
-        transaction: &Transaction<'_>,
+        client: &Client,
         key: &Key,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<String>, StoreError> {
+        // Each statement has to see what was committed before the lock was taken.
+        let begin = format!(
+            "START TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE; \
+             SET LOCAL idle_in_transaction_session_timeout = {}",
+            self.idle_ms
+        );
+        let mut begun = Begun { client, ended: false };
+        client.batch_execute(&begin).await.map_err(not_applied)?;
         let lock = locks::of_key(&self.schema, key);
-        let row = transaction
-            .query_one("SELECT pg_catalog.pg_try_advisory_xact_lock($1)", &[&lock])
-            .await
-            .map_err(not_applied)?;
-        row.try_get(0).map_err(not_applied)
+        let tried = "SELECT CASE WHEN pg_catalog.pg_try_advisory_xact_lock($1) \
+                     THEN pg_catalog.pg_current_xact_id()::text END";
+        let row = client.query_one(tried, &[&lock]).await.map_err(not_applied)?;
+        let number: Option<String> = row.try_get(0).map_err(not_applied)?;
+        begun.ended = true;
+        if number.is_none() {
+            self.roll_back(client).await?;
+        }
+        Ok(number)
     }
 
-    /// Applies a batch inside the transaction. It counts once the transaction is committed.
+    /// Applies a batch inside the transaction of this number, and in no other: a caller that has
+    /// ended it has let go of the lock. It counts once the transaction is committed.
     pub(crate) async fn apply(
         &self,
-        transaction: &Transaction<'_>,
+        client: &Client,
+        number: &str,
         batch: &Arc<Batch>,
     ) -> Result<Answer, StoreError> {
         batch.validate()?;
@@ -90,12 +94,18 @@ impl OwnTransactions {
         let call = Call::of(&self.schema, batches, None);
         let text = format!(
             "SELECT (there).*, now_ms, verdicts, again_rev, again_fence, failed, stamps \
-             FROM \"{}\".apply_own($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+             FROM \"{}\".apply_own($1, $2, $3, $4, $5, $6, $7, $8, $9) \
+             WHERE pg_catalog.pg_current_xact_id()::text = $10",
             self.schema
         );
-        let statement = transaction.prepare(&text).await.map_err(not_applied)?;
-        let answered = transaction.query(&statement, &call.values()).await;
-        let rows = answered.map_err(not_applied)?;
+        let statement = client.prepare(&text).await.map_err(not_applied)?;
+        let mut values = call.values().to_vec();
+        values.push(&number);
+        let rows = client.query(&statement, &values).await.map_err(not_applied)?;
+        if rows.is_empty() {
+            let why = "the work has ended the transaction that it was given";
+            return Err(StoreError::NotApplied(why.into()));
+        }
         let mut answers = call.answers(batches, &rows)?;
         answers
             .pop()
@@ -103,11 +113,33 @@ impl OwnTransactions {
     }
 
     /// Commits.
-    pub(crate) async fn commit(&self, transaction: Transaction<'_>) -> Ended {
-        match transaction.commit().await {
-            Ok(()) => Ended::Committed,
+    pub(crate) async fn commit(&self, client: &Client) -> Ended {
+        match client.simple_query("COMMIT").await {
+            // A transaction that has failed is rolled back by COMMIT, and the server says so only
+            // in the name of what it did; ours would have failed at the batch before.
+            Ok(_) => Ended::Committed,
             Err(error) if breaks_session(&error) => Ended::Lost(describe(&error)),
             Err(error) => Ended::Refused(describe(&error)),
+        }
+    }
+
+    /// Rolls back, and waits for it: the lock is free when this returns.
+    pub(crate) async fn roll_back(&self, client: &Client) -> Result<(), StoreError> {
+        client.batch_execute("ROLLBACK").await.map_err(not_applied)
+    }
+}
+
+/// A transaction that is being begun: given up half-way, it is rolled back.
+struct Begun<'c> {
+    client: &'c Client,
+    ended: bool,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            // The first poll sends it; nobody has to hear the answer.
+            let _ = self.client.batch_execute("ROLLBACK").now_or_never();
         }
     }
 }
