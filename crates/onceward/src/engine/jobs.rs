@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use onceward_core::Bytes;
 use onceward_core::decide::{self, Enqueue, Facts, JobOrder, NewJob, Permit, Verdict};
 use onceward_core::drive::{Drive, End};
+use onceward_core::fingerprint::Fingerprint;
 use onceward_core::key::{Key, check_part};
 use onceward_core::limits::{MAX_LEASE_MS, MIN_LEASE_MS, in_range};
 use onceward_core::record::{Record, State, Stored};
@@ -70,6 +71,9 @@ pub struct Taken {
     pub again: bool,
 }
 
+/// Payloads that were found, with the fingerprints that their jobs had.
+type Payloads = Vec<Option<(Fingerprint, Bytes)>>;
+
 /// Which of the due jobs to take.
 pub type Pick<'p> = &'p (dyn Fn(&Record) -> bool + Send + Sync);
 
@@ -100,17 +104,21 @@ impl<'e> Unheard<'e> {
         self.locked().len()
     }
 
-    /// Adds the payloads of those from a place on. Takes out what none was found for.
-    fn fill(&self, first: usize, mut payloads: Vec<Option<Bytes>>) -> Vec<Permit> {
+    /// Adds the payloads of those from a place on. Takes out what none was found for, or another
+    /// than that of the job as it was granted: it was made anew between the two.
+    fn fill(&self, first: usize, mut payloads: Payloads) -> Vec<Permit> {
         let mut taken = self.locked();
         let mut missing = Vec::new();
         taken.retain_mut(|(place, taken)| {
             let Some(index) = place.checked_sub(first) else { return true };
-            let Some(payload) = payloads.get_mut(index).and_then(Option::take) else {
-                missing.push(taken.permit.clone());
-                return false;
-            };
-            taken.payload = payload;
+            let granted = &taken.permit.record.fingerprint;
+            match payloads.get_mut(index).and_then(Option::take) {
+                Some((fingerprint, payload)) if fingerprint == *granted => taken.payload = payload,
+                _ => {
+                    missing.push(taken.permit.clone());
+                    return false;
+                }
+            }
             true
         });
         missing
@@ -330,14 +338,14 @@ impl Engine {
             {
                 facts.learn_position(&guard.subject, position);
             }
-            let (key, again) = (job.key.clone(), job.last_fence.0 > 0);
-            // As it was listed: when it has changed since, the store refuses and tells what is there.
+            let key = job.key.clone();
+            // As listed: when it has changed since, the store refuses and tells what is there.
             facts.learn_record(&key, Some(Stored { record: job, outcome: None }));
-            (key, facts, again)
+            (key, facts)
         });
         let first = unheard.places(keys.len());
-        let takes = takes.enumerate().map(|(index, (key, facts, again))| async move {
-            if let Some(permit) = self.take_one(key, facts, take).await? {
+        let takes = takes.enumerate().map(|(index, (key, facts))| async move {
+            if let Some((permit, again)) = self.take_one(key, facts, take).await? {
                 let payload = Bytes::from([]);
                 unheard.note(first + index, Taken { permit, payload, again });
             }
@@ -358,25 +366,32 @@ impl Engine {
         granted.into_iter().collect::<Result<(), _>>().and(unread)
     }
 
-    /// The payloads of jobs; none for a job that is not there.
-    async fn payloads(&self, keys: Vec<Key>) -> Result<Vec<Option<Bytes>>, EngineError> {
+    /// The payloads of jobs, each with its fingerprint; none for a job that is not there.
+    async fn payloads(&self, keys: Vec<Key>) -> Result<Payloads, EngineError> {
         let reads = keys.into_iter().map(|key| Read::Record { key, payload: true });
         let loaded = self.0.store.load(reads.collect()).await?;
         let payload = |fact| match fact {
-            Fact::Record(Some(Found { payload, .. })) => Some(payload.unwrap_or_else(|| [].into())),
+            Fact::Record(Some(Found { stored, payload })) => {
+                Some((stored.record.fingerprint, payload.unwrap_or_else(|| [].into())))
+            }
             Fact::Record(None) | Fact::Mark(_) => None,
         };
         Ok(loaded.facts.into_iter().map(payload).collect())
     }
 
+    /// Takes a job. Says whether an earlier attempt at it was granted.
     async fn take_one(
         &self,
         key: Key,
         facts: Facts,
         take: &Take,
-    ) -> Result<Option<Permit>, EngineError> {
-        let decide =
-            |token, facts: &Facts| decide::take(&key, &take.owner, take.lease_ms, token, facts);
+    ) -> Result<Option<(Permit, bool)>, EngineError> {
+        let mut again = false;
+        let decide = |token, facts: &Facts| {
+            // Of what it decides over: that may be younger than what was listed.
+            again = facts.record(&key).flatten().is_some_and(|job| job.record.last_fence.0 > 0);
+            decide::take(&key, &take.owner, take.lease_ms, token, facts)
+        };
         let verdict = match self.drive(Some(&key), Drive::from(facts), decide).await {
             Ok(End::Answer(verdict)) => verdict,
             Ok(End::Committed { meaning, applied, .. }) if applied.again => {
@@ -393,7 +408,7 @@ impl Engine {
             Err(error) => return Err(error),
         };
         Ok(match verdict {
-            Verdict::Run { permit, .. } => Some(permit),
+            Verdict::Run { permit, .. } => Some((permit, again)),
             _ => None,
         })
     }
