@@ -226,14 +226,14 @@ mod tests {
     fn d05_the_url_of_a_table_is_read() {
         let url = "dynamodb://eu-central-1/onceward?endpoint=http://127.0.0.1:8000";
         assert_eq!(StoreUrl::parse(url).unwrap().shown(), url);
-        let error = StoreUrl::parse("dynamodb://eu-central-1").unwrap_err().to_string();
+        let error = StoreUrl::parse("dynamodb://eu-central-1").unwrap_err().message;
         assert!(error.contains("dynamodb://REGION/TABLE"), "{error}");
     }
 
     #[cfg(not(feature = "dynamodb"))]
     #[test]
     fn d05_a_build_without_dynamodb_names_the_feature() {
-        let error = StoreUrl::parse("dynamodb://eu-central-1/onceward").unwrap_err().to_string();
+        let error = StoreUrl::parse("dynamodb://eu-central-1/onceward").unwrap_err().message;
         assert!(error.contains("--features dynamodb"), "{error}");
     }
 

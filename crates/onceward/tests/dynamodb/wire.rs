@@ -1,8 +1,8 @@
 //! A wire that can be cut: forwards a store's requests, and does something else when told to.
 //!
-//! Rule: when armed, the next requests of that kind about such an item are lost, held back or answered
-//! by the wire itself; all others pass. Requests are told apart by their head and body, so it speaks
-//! just enough HTTP to see where one ends.
+//! Rule: when armed, the next requests of that kind about such an item are lost, held back or
+//! answered by the wire itself; all others pass. Requests are told apart by their head and body, so
+//! it speaks just enough HTTP to see where one ends.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
