@@ -94,6 +94,9 @@ struct Setup {
     events: Option<PathBuf>,
 }
 
+/// Adds what a service counts to the metrics.
+type Counts = Box<dyn Fn(&mut Registry) + Send + Sync>;
+
 /// A service, ready to be served.
 struct Offer {
     /// Its name on the command line and in the ready file.
@@ -112,7 +115,7 @@ struct Offer {
     /// What people are told; `{listen}` and `{admin}` stand for the addresses.
     welcome: &'static str,
     /// Adds what it counts to the metrics.
-    counts: Option<Box<dyn Fn(&mut Registry) + Send + Sync>>,
+    counts: Option<Counts>,
     /// How many days it wants audit entries kept. The store has one audit: the shortest counts.
     audit_days: Option<u32>,
 }

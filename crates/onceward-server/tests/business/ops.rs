@@ -56,7 +56,7 @@ async fn e07_d09_every_metric_of_the_rules_and_the_dashboard_exists() {
     let looking = async {
         loop {
             let text = service.operate("GET", "/metrics").await.must_be(200).body;
-            let there = described(std::str::from_utf8(text).unwrap());
+            let there = described(std::str::from_utf8(&text).unwrap());
             *missing.borrow_mut() = used.difference(&there).cloned().collect();
             if missing.borrow().is_empty() {
                 return;
