@@ -11,7 +11,7 @@ use super::world::{Service, command, create, delete, is_shared, update};
 /// Runs a command on the service's store; what it said, and how it ended.
 fn run(service: &Service, arguments: &[&str]) -> (Value, Option<i32>) {
     let mut command = command(&service.folder, arguments);
-    let output = command.args(["--json", "--store", service.store()]).output().unwrap();
+    let output = command.args(["--json", "--store", service.store_url()]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let said = serde_json::from_str(&text).unwrap_or(Value::Null);
     (said, output.status.code())
@@ -25,10 +25,10 @@ fn view<'a>(status: &'a Value, name: &str) -> &'a Value {
 async fn history(service: &Service) {
     for (id, n) in [("a", 1), ("b", 2), ("c", 3)] {
         let payload = json!({ "name": format!("boat {n}") });
-        service.command(&create(id, &format!("{id}1"), &payload)).await.must_be(201);
+        service.tell(&create(id, &format!("{id}1"), &payload)).await.must_be(201);
     }
-    service.command(&update("a", "a2", 1, &json!({ "name": "ship" }))).await.must_be(201);
-    service.command(&delete("b", "b2", 1)).await.must_be(201);
+    service.tell(&update("a", "a2", 1, &json!({ "name": "ship" }))).await.must_be(201);
+    service.tell(&delete("b", "b2", 1)).await.must_be(201);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,7 +68,7 @@ impl Process {
     fn start(service: &Service, what: &str) -> Self {
         let ready = service.folder.join(format!("{what}.ready"));
         let mut command = command(&service.folder, &[what, "--ready-file"]);
-        command.arg(&ready).args(["--store", service.store()]);
+        command.arg(&ready).args(["--store", service.store_url()]);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let begun = Instant::now();
         while !ready.exists() {
@@ -106,7 +106,7 @@ async fn c10_separate_processes_stand_by_take_over_and_drain() {
         return;
     }
     let parts = ["relay", "worker", "project"].map(|what| Process::start(&service, what));
-    service.command(&create("d", "d1", &json!({ "name": "last boat" }))).await.must_be(201);
+    service.tell(&create("d", "d1", &json!({ "name": "last boat" }))).await.must_be(201);
     // The service's own parts give their roles back; those of the processes take over.
     assert_eq!(service.terminated(), Some(0));
     let caught_up = async || {

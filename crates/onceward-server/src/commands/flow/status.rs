@@ -87,7 +87,7 @@ pub(super) async fn relay(workers: &Workers, out: &Out) -> Result<(), Failure> {
         ("checkpoint", checkpoint.place().to_string()),
         ("published", checkpoint.published.to_string()),
         ("lag", format!("{} events", shown_lag(lag))),
-        ("held by", plain_line(checkpoint.held_by.as_deref().unwrap_or("nothing")).into_owned()),
+        ("held by", plain_line(checkpoint.held_by.as_deref().unwrap_or("nothing"))),
     ];
     out.print(&out.fields(&fields))
 }
