@@ -38,6 +38,9 @@ const SERVICES: &[&str] = &["postgres", "redis", "dynamodb"];
 /// The tests that drive the reference services.
 const SERVICE_SUITES: &[&str] = &["planning", "measurements", "business"];
 
+/// Those that run on DynamoDB too.
+const DYNAMODB_SUITES: &[&str] = &["planning"];
+
 /// Where the library's examples are.
 const EXAMPLES: &str = "crates/onceward/examples";
 
@@ -206,19 +209,24 @@ fn test(run: &mut Run) -> Result<()> {
     run.start_services()?;
     let mut command = shell::cargo(&["test", "--workspace", "--all-features", "--no-fail-fast"])?;
     shell::run(command.envs(run.environment.iter().map(|(name, url)| (name, url))))?;
-    // The reference services run on any store, unchanged: their suites once more, on Postgres.
-    let mut again = shell::cargo(&["test", "--workspace", "--all-features"])?;
-    again.args(SERVICE_SUITES.iter().flat_map(|suite| ["--test", suite]));
-    again.envs(run.environment.iter().map(|(name, url)| (name, url)));
-    shell::run(again.env("ONCEWARD_TEST_SERVICES_ON", "postgres"))
+    // The reference services run on any store, unchanged: their suites once more, elsewhere.
+    for (store, suites) in [("postgres", SERVICE_SUITES), ("dynamodb", DYNAMODB_SUITES)] {
+        let mut again = shell::cargo(&["test", "--workspace", "--all-features"])?;
+        again.args(suites.iter().flat_map(|suite| ["--test", suite]));
+        again.envs(run.environment.iter().map(|(name, url)| (name, url)));
+        shell::run(again.env("ONCEWARD_TEST_SERVICES_ON", store))?;
+    }
+    Ok(())
 }
 
-fn examples(_: &mut Run) -> Result<()> {
+fn examples(run: &mut Run) -> Result<()> {
+    run.start_services()?;
     let names = example_names(&shell::root()?.join(EXAMPLES))?;
     for name in &names {
         // No `--package`: at the root this unifies features over all members, as `--workspace`
         // does for the tests, and so nothing is compiled again.
-        shell::run(&mut shell::cargo(&["run", "--all-features", "--example", name])?)?;
+        let mut command = shell::cargo(&["run", "--all-features", "--example", name])?;
+        shell::run(command.envs(run.environment.iter().map(|(name, url)| (name, url))))?;
     }
     println!("{} examples ran", names.len());
     Ok(())

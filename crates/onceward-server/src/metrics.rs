@@ -195,8 +195,7 @@ impl Metrics {
             shared: Mutex::default(),
         };
         metrics.register();
-        let _begun =
-            metrics.store_errors.get_or_create(&StoreLabels { store, code: "store.unavailable" });
+        drop(metrics.store_errors.get_or_create(&StoreLabels { store, code: "store.unavailable" }));
         metrics
     }
 
@@ -267,7 +266,7 @@ impl Metrics {
         let labels = EndpointLabels { endpoint };
         if is_new {
             for counter in [&self.replays, &self.conflicts, &self.expired, &self.key_errors] {
-                let _ = counter.get_or_create(&labels);
+                drop(counter.get_or_create(&labels));
             }
         }
         Endpoint(labels)

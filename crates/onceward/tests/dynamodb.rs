@@ -23,6 +23,9 @@ use serde_json::{Value, json};
 use support::dynamodb::{own_table, request};
 use wire::{Cut, Wire};
 
+/// Nothing here takes longer, unless it is meant to.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// A table of a test's own, removed when the test has passed.
 struct Place {
     options: DynamoDbOptions,
@@ -35,6 +38,15 @@ impl Place {
         DynamoDbStore::migrate(&options).await.unwrap();
         let store = Arc::new(DynamoDbStore::connect(&options).await.unwrap());
         Self { options, store }
+    }
+
+    /// Another process on the same table, at the end of a wire.
+    async fn wired(&self, within: Duration) -> (Wire, Arc<DynamoDbStore>) {
+        let wire = Wire::to(self.options.endpoint.as_deref().unwrap()).await;
+        let mut options = self.options.clone();
+        options.endpoint = Some(wire.url());
+        options.request_timeout = within;
+        (wire, Arc::new(DynamoDbStore::connect(&options).await.unwrap()))
     }
 
     /// Another process on the same table.
@@ -146,7 +158,81 @@ async fn d05_the_time_to_live_lies_well_past_our_own_and_only_on_what_is_finishe
 }
 
 #[tokio::test]
-async fn i25_a_stamp_that_was_drawn_before_a_release_is_not_granted_after_it() {
+async fn i25_a_fence_that_was_drawn_before_a_release_is_not_granted_after_it() {
+    let place = Place::new().await;
+    let (wire, slow) = place.wired(PATIENCE).await;
+    let claim = |token| {
+        let condition = Condition::Absent(key("k"));
+        Arc::new(batch(token, vec![condition], vec![put(draft(&key("k")))]))
+    };
+    // The slow one has drawn its number, and its write is on the way.
+    wire.arm(Cut::Hold, "UpdateItem", ["IDEMP#"; 2], 1);
+    let late = claim(1);
+    let late = tokio::spawn(async move { commit(&*slow, &late).await });
+    wire.holds().await;
+    // Meanwhile another one is granted a higher number, and gives it back.
+    let fence = place.apply((*claim(2)).clone()).await.first.unwrap().1.unwrap();
+    place.apply(batch(3, vec![], vec![Write::Delete(key("k"))])).await;
+    wire.go();
+    let Answer::Applied(granted) = late.await.unwrap().unwrap() else { panic!("the key is free") };
+    let granted = granted.first.unwrap().1.unwrap();
+    assert!(granted > fence, "{granted} is granted after {fence}");
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn i05_a_rev_that_was_drawn_earlier_is_not_written_later() {
+    let place = Place::new().await;
+    let (wire, slow) = place.wired(PATIENCE).await;
+    place.apply(batch(1, vec![], vec![put(draft(&key("k")))])).await;
+    let there = found(&*place.store, &key("k")).await.unwrap().stored.record;
+    let condition = || vec![Condition::FenceIs(key("k"), there.fence.unwrap())];
+    let renewal = |token| Arc::new(batch(token, condition(), vec![put(draft_of(&there))]));
+    wire.arm(Cut::Hold, "UpdateItem", ["IDEMP#"; 2], 1);
+    let late = renewal(2);
+    let late = tokio::spawn(async move { commit(&*slow, &late).await });
+    wire.holds().await;
+    let first = place.apply((*renewal(3)).clone()).await.first.unwrap().0;
+    wire.go();
+    let Answer::Applied(second) = late.await.unwrap().unwrap() else { panic!("it may renew") };
+    assert!(second.first.unwrap().0 > first, "{second:?} follows {first:?}");
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn what_is_throttled_is_tried_again_and_what_breaks_inside_is_unknown() {
+    let place = Place::new().await;
+    let (wire, store) = place.wired(PATIENCE).await;
+    let claim = |n: u128| {
+        let key = key(&n.to_string());
+        let writes = vec![put(draft(&key)), audit("claimed")];
+        Arc::new(batch(n, vec![Condition::Absent(key)], writes))
+    };
+    for (n, error) in
+        ["ThrottlingException", "ProvisionedThroughputExceededException"].into_iter().enumerate()
+    {
+        wire.arm(Cut::Answer(400, error), "TransactWriteItems", ["IDEMP#"; 2], 3);
+        let answer = commit(&*store, &claim(n as u128 + 1)).await.unwrap();
+        assert!(matches!(answer, Answer::Applied(Applied { again: false, .. })), "{answer:?}");
+    }
+    // Counters and reads too.
+    wire.arm(Cut::Answer(400, "ThrottlingException"), "UpdateItem", ["STAMP#"; 2], 2);
+    assert!(matches!(commit(&*store, &claim(3)).await.unwrap(), Answer::Applied(_)));
+    wire.arm(Cut::Answer(500, "InternalServerError"), "GetItem", ["IDEMP#"; 2], 2);
+    assert!(found(&*store, &key("3")).await.is_some(), "a read may be asked again");
+    // Without an end, nothing was done; and what the server could not say is not known.
+    wire.arm(Cut::Answer(400, "ThrottlingException"), "TransactWriteItems", ["IDEMP#"; 2], 9_999);
+    let refused = commit(&*store, &claim(4)).await;
+    assert!(matches!(refused, Err(StoreError::NotApplied(_))), "{refused:?}");
+    wire.arm(Cut::Answer(500, "InternalServerError"), "TransactWriteItems", ["IDEMP#"; 2], 1);
+    let unknown = commit(&*store, &claim(5)).await;
+    assert!(matches!(unknown, Err(StoreError::Unknown(_))), "{unknown:?}");
+    assert!(found(&*store, &key("4")).await.is_none());
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn i25_fences_rise_between_processes_whose_dates_differ() {
     // Two processes; the date of the one is an hour ahead, so its numbers are too.
     let place = Place::new().await;
     let (clock, _) = onceward::store::clock::StoreClock::manual(
@@ -271,11 +357,7 @@ async fn a_large_document_and_a_large_detail_come_back() {
 #[tokio::test]
 async fn i09_i27_an_answer_lost_on_the_wire_is_unknown_and_the_resend_is_recognised() {
     let place = Place::new().await;
-    let wire = Wire::to(place.options.endpoint.as_deref().unwrap()).await;
-    let mut options = place.options.clone();
-    options.endpoint = Some(wire.url());
-    options.request_timeout = Duration::from_millis(1_500);
-    let store = DynamoDbStore::connect(&options).await.unwrap();
+    let (wire, store) = place.wired(Duration::from_millis(1_500)).await;
     let subject = |n: usize| Subject::new("acme", "doc", &n.to_string()).unwrap();
     for (n, cut) in [Cut::AfterAnswer, Cut::BeforeAnswer, Cut::AfterAnswer].into_iter().enumerate()
     {
@@ -283,7 +365,7 @@ async fn i09_i27_an_answer_lost_on_the_wire_is_unknown_and_the_resend_is_recogni
         let absent = || vec![Condition::Absent(id.clone())];
         let batches = [
             // One item, a transaction, and one whose token lies in an item of its own.
-            ("UpdateItem\r", batch(n as u128 * 10 + 1, absent(), vec![put(draft(&id))])),
+            ("UpdateItem", batch(n as u128 * 10 + 1, absent(), vec![put(draft(&id))])),
             ("TransactWriteItems", {
                 let end = Draft { fence: FenceWrite::Once, ..draft(&id) };
                 batch(n as u128 * 10 + 2, vec![], vec![put(end), audit("done")])
@@ -295,10 +377,10 @@ async fn i09_i27_an_answer_lost_on_the_wire_is_unknown_and_the_resend_is_recogni
         ];
         for (target, batch) in batches {
             let batch = Arc::new(batch);
-            wire.arm(cut, target.trim(), "IDEMP#", "MARK#");
-            let lost = commit(&store, &batch).await;
+            wire.arm(cut, target, ["IDEMP#", "MARK#"], 1);
+            let lost = commit(&*store, &batch).await;
             assert!(matches!(lost, Err(StoreError::Unknown(_))), "{cut:?} {target}: {lost:?}");
-            let Answer::Applied(again) = commit(&store, &batch).await.unwrap() else {
+            let Answer::Applied(again) = commit(&*store, &batch).await.unwrap() else {
                 panic!("{cut:?} {target}: the resend must be applied");
             };
             assert!(again.again || matches!(cut, Cut::BeforeAnswer), "{cut:?} {target}: {again:?}");
@@ -313,13 +395,10 @@ async fn i09_i27_an_answer_lost_on_the_wire_is_unknown_and_the_resend_is_recogni
 #[tokio::test]
 async fn a_server_that_is_not_there_did_nothing() {
     let place = Place::new().await;
-    let wire = Wire::to(place.options.endpoint.as_deref().unwrap()).await;
-    let mut options = place.options.clone();
-    options.endpoint = Some(wire.url());
-    let store = DynamoDbStore::connect(&options).await.unwrap();
+    let (wire, store) = place.wired(PATIENCE).await;
     wire.close().await;
     let claim = Arc::new(batch(1, vec![], vec![put(draft(&key("k")))]));
-    let refused = commit(&store, &claim).await;
+    let refused = commit(&*store, &claim).await;
     assert!(matches!(refused, Err(StoreError::NotApplied(_))), "{refused:?}");
     let refused = store.load(vec![]).await;
     assert!(matches!(refused, Err(StoreError::NotApplied(_))), "{refused:?}");

@@ -133,7 +133,7 @@ async fn one_commits(harness: &dyn Harness) {
                 value: Body::Set(bytes("v1")),
             }],
             jobs: vec![NewJob::new(job_key("j"), print("j"), bytes("j"))],
-            audit: vec![],
+            ..Effects::default()
         };
         bench.fault(fault);
         let ran = bench.engine.run_once(&claim("k", "p"), &with_effects("once", effects)).await;

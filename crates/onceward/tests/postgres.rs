@@ -29,7 +29,7 @@ use onceward::store::postgres::{PostgresOptions, PostgresStore};
 use onceward::store::{
     AuditFilter, Cursor, Durability, Fact, Items, List, Read, Store, StoreError,
 };
-use proxy::{Cut, Proxy};
+use proxy::{Cut, CutAt, Proxy};
 use support::*;
 
 #[tokio::test]
@@ -675,7 +675,7 @@ async fn i09_a_session_that_ends_within_a_commit_leaves_it_unknown() {
 
 async fn proxied(place: &Place) -> (Proxy, PostgresStore) {
     let (host, port) = server();
-    let proxy = Proxy::to(format!("{host}:{port}")).await;
+    let proxy = Proxy::to(format!("{host}:{port}"), CutAt::Group).await;
     let port = proxy.address().port().to_string();
     let store = place.store_with(&[("host", "127.0.0.1"), ("port", &port)]).await.unwrap();
     (proxy, store)

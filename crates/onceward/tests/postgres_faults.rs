@@ -27,7 +27,7 @@ use onceward::core::key::{Key, Kind};
 use onceward::core::record::{Body, State};
 use onceward::engine::{Engine, EngineError};
 use onceward::store::postgres::{PostgresOptions, PostgresStore};
-use onceward::store::{List, Read, Store};
+use onceward::store::{List, Read, Store, StoreError};
 use support::*;
 use tokio::task::JoinSet;
 use tokio_postgres::{AsyncMessage, NoTls};
@@ -322,4 +322,33 @@ async fn plans_are_index_look_ups_on_empty_never_analysed_and_large_tables() {
         place.sql("SELECT pg_stat_force_next_flush()").await;
     }
     place.remove().await;
+}
+
+/// A real standby: whatever asks it for writes would fail later, and what it shows is of a moment
+/// ago, so that a claim decided from it could run twice.
+#[tokio::test]
+async fn a_replica_is_refused_unless_allowed_and_then_is_only_read() {
+    let cluster = Cluster::start();
+    let options = PostgresOptions::default();
+    PostgresStore::migrate(&cluster.url(), options.clone()).await.unwrap();
+    let primary = PostgresStore::connect(&cluster.url(), options.clone()).await.unwrap();
+    let key = request("k");
+    applied(&commit(&primary, &claim(&key)).await);
+    let standby = cluster.standby();
+
+    let refused = PostgresStore::connect(&standby.url(), options.clone()).await.unwrap_err();
+    assert!(matches!(&refused, StoreError::Open(why) if why.contains("replica")), "{refused}");
+    assert!(refused.to_string().contains("?allow=replica"), "{refused}");
+    let refused = PostgresStore::migrate(&standby.url(), options.clone()).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Open(_) | StoreError::NotApplied(_)), "{refused}");
+
+    let allowed = format!("{}?allow=replica", standby.url());
+    let replica = PostgresStore::connect(&allowed, options).await.unwrap();
+    let warnings = replica.capabilities().warnings;
+    assert!(warnings.iter().any(|warning| warning.contains("replica")), "{warnings:?}");
+    assert!(find(&replica, &key).await.is_some(), "it was there before the copy was made");
+    let written = try_commit(&replica, &claim(&request("new"))).await.unwrap_err();
+    assert!(matches!(written, StoreError::NotApplied(_)), "{written}");
+    replica.close().await.unwrap();
+    primary.close().await.unwrap();
 }

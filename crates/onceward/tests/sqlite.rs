@@ -7,6 +7,8 @@
 mod crash;
 #[path = "sqlite/names.rs"]
 mod names;
+#[path = "sqlite/room.rs"]
+mod room;
 #[path = "sqlite/support.rs"]
 mod support;
 

@@ -1,8 +1,9 @@
 //! A throw-away DynamoDB on loopback: dynoxide, from npm's archive of its binary.
 //!
 //! The rules kept here: what was fetched is kept in `.cache`, which git ignores, and is complete or
-//! absent (fetched aside, then renamed); the version is fixed; the server writes to a file, is stopped
-//! only while it works in the folder that was created for it, and is ready once it lists its tables.
+//! absent (fetched aside, then renamed); the version is fixed; the server writes to a file, is
+//! stopped only while it works in the folder that was created for it, and is ready once it lists
+//! its tables.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

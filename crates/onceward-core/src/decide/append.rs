@@ -294,7 +294,8 @@ mod tests {
         assert!(batch.conditions.contains(&at));
         assert_eq!(batch.conditions.len(), 3);
         let moved = batch.writes.iter().any(|write| {
-            matches!(write, Write::Mark { position: 6, subject, .. } if *subject == request.aggregate)
+            let Write::Mark { position: 6, subject, .. } = write else { return false };
+            *subject == request.aggregate
         });
         assert!(moved, "the mark moves past both");
         assert!(batch.validate().is_ok());

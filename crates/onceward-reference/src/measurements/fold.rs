@@ -110,7 +110,10 @@ impl Folding<'_> {
         while !left.is_empty() {
             let (mut effects, stopped) = (Effects::default(), state.stopped);
             let folded = self.fold(rules, (&left, &sight), &mut state, &mut effects)?;
-            if self.engine.write(self.context.tenant, &effects).await?.is_none() {
+            // A backfill of what is there has nothing to write.
+            let written = effects.is_empty()
+                || self.engine.write(self.context.tenant, &effects).await?.is_none();
+            if written {
                 let count = folded.len();
                 settled.extend(left.drain(..count).zip(folded).map(|(item, judged)| {
                     let happened = self.happened(&judged);

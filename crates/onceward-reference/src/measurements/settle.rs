@@ -89,6 +89,10 @@ impl Verdict<'_> {
             }
             kept = Some(result);
         }
+        if rules.backfill && kept.is_none() {
+            // Running it again tries nothing anew.
+            return Ok(None);
+        }
         let reason = match judged {
             Judged::Accepted(How::Overridden) => {
                 Some("out of order, and X-Force-Override was used")

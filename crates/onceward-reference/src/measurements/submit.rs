@@ -8,6 +8,7 @@ use axum::body::to_bytes;
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName};
+use onceward::core::decide::Effects;
 use onceward::core::limits::LimitError;
 use onceward::engine::EngineError;
 use onceward::http::{Writes, names};
@@ -68,7 +69,11 @@ pub(super) async fn submit(
             let sent = (&measurement, &submitted);
             match settle(&service, context, sent, forced, &mut writes).await {
                 Ok(response) => response,
-                Err(error) => answer::no_answer(&error),
+                Err(error) => {
+                    // What was prepared so far goes with no answer.
+                    *writes.effects() = Effects::default();
+                    answer::no_answer(&error)
+                }
             }
         }
         Err(errors) => {

@@ -1,5 +1,5 @@
-//! Commands in: each becomes one event, once. The event id is the key (C06), the expected number the
-//! guard (C05); nothing else is asked before the append, so that of two commands one wins.
+//! Commands in: each becomes one event, once. The event id is the key (C06), the expected number
+//! the guard (C05); nothing else is asked before the append, so that of two commands one wins.
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};

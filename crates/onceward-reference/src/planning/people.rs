@@ -35,8 +35,8 @@ pub(super) async fn create_collaborator(mut command: Command) -> Answer {
     command.created(&collaborator)
 }
 
-/// The answer to a collaborator that was made before. The door lets editors make collaborators; that
-/// one of them became an admin is only seen here, and it is shown to admins alone (B06).
+/// The answer to a collaborator that was made before. The door lets editors make collaborators;
+/// that one of them became an admin is only seen here, and it is shown to admins alone (B06).
 pub(super) async fn replayed(planning: &Planning, head: &Parts, response: Response) -> Response {
     let (answered, body) = response.into_parts();
     let Ok(body) = to_bytes(body, BODY_BYTES_MAX).await else {

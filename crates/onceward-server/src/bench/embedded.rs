@@ -31,12 +31,18 @@ pub(crate) async fn measure(
     plan: &Plan,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    writes(folder, plan, report).await?;
-    report.part_ended("writes");
-    replays(folder, plan, report).await?;
-    report.part_ended("replays");
-    sizes(folder, plan, report).await?;
-    report.part_ended("sizes");
+    if plan.parts.has("writes") {
+        writes(folder, plan, report).await?;
+        report.part_ended("writes");
+    }
+    if plan.parts.has("replays") {
+        replays(folder, plan, report).await?;
+        report.part_ended("replays");
+    }
+    if plan.parts.has("sizes") {
+        sizes(folder, plan, report).await?;
+        report.part_ended("sizes");
+    }
     Ok(())
 }
 

@@ -48,6 +48,10 @@ pub(crate) struct Plan {
     pub(crate) jobs: u64,
     /// Jobs that wait while a round is measured.
     pub(crate) waiting: u64,
+    /// Where other job queues are installed, if they are.
+    #[cfg(feature = "postgres")]
+    pub(crate) peers: Option<PathBuf>,
+    pub(super) parts: super::Parts,
     pub(crate) progress: Progress,
 }
 
@@ -60,11 +64,23 @@ pub(crate) async fn measure(
 ) -> Result<(), Failure> {
     let bench = Bench::new(url, folder, plan);
     let measured = async {
-        bench.enqueues(report).await?;
-        bench.processing(report).await?;
-        bench.pickup(report).await?;
-        if plan.waiting > 0 {
+        if plan.parts.has("enqueue") {
+            bench.enqueues(report).await?;
+        }
+        if plan.parts.has("process") {
+            bench.processing(report).await?;
+        }
+        if plan.parts.has("pickup") {
+            bench.pickup(report).await?;
+        }
+        if plan.waiting > 0 && plan.parts.has("waiting") {
             bench.with_many_waiting(report).await?;
+        }
+        #[cfg(feature = "postgres")]
+        if let (Some(folder), StoreUrl::Postgres(url)) = (&plan.peers, url)
+            && plan.parts.has("peers")
+        {
+            bench.beside_peers(super::peers::Peers::start(folder, url)?, report).await?;
         }
         Ok(())
     };
@@ -222,6 +238,67 @@ impl<'p> Bench<'p> {
         report.part_ended("many waiting");
         deep.close().await?;
         empty.close().await
+    }
+
+    /// Single enqueues and processing, in rounds that alternate with those of other job queues.
+    #[cfg(feature = "postgres")]
+    async fn beside_peers(
+        &self,
+        mut peers: super::peers::Peers,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
+        use super::peers::NAMES;
+        let queue = self.queue("peers").await?;
+        let names = || std::iter::once("onceward").chain(NAMES);
+        let named = |what: &str| -> Vec<Series> {
+            names().map(|name| Series::new(format!("{what}, {name}"))).collect()
+        };
+        let mut enqueues = named("enqueue, one by one, 16 tasks");
+        let mut processes = named("process, 1 worker");
+        self.start("beside other job queues", 2 * enqueues.len());
+        for _ in 0..ROUNDS {
+            let (time, jobs) = (self.plan.round, self.plan.jobs);
+            for (name, series) in names().zip(&mut enqueues) {
+                let before = Cpu::now();
+                series.add(
+                    before,
+                    &match NAMES.contains(&name) {
+                        true => peers.enqueue(name, time, CALLERS).await?,
+                        false => queue.enqueue_for(time, CALLERS, 1).await?,
+                    },
+                );
+                self.plan.progress.step();
+            }
+            let left = queue.worker()?;
+            queue.until_empty(left).await?;
+            for (name, series) in names().zip(&mut processes) {
+                let ours = !NAMES.contains(&name);
+                if ours {
+                    queue.fill(jobs).await?;
+                }
+                let before = Cpu::now();
+                series.add(
+                    before,
+                    &match ours {
+                        true => queue.process(jobs, 1).await?,
+                        false => peers.process(name, jobs).await?,
+                    },
+                );
+                self.plan.progress.step();
+            }
+        }
+        report.add(&enqueues.iter().chain(&processes).collect::<Vec<_>>());
+        for (ratio, series) in [("enqueue_vs_peers", &enqueues), ("jobs_vs_peers", &processes)] {
+            let [ours, others @ ..] = series.as_slice() else { continue };
+            // Beside the faster of them.
+            report.ratio(
+                ratio,
+                others.iter().map(|other| ours.versus(other)).fold(f64::MAX, f64::min),
+            );
+        }
+        report.part_ended("peers");
+        peers.end().await?;
+        queue.close().await
     }
 
     /// Erases what was made in a store that is not ours.
@@ -386,6 +463,28 @@ impl Queue {
         let mut latencies = Latencies::default();
         latencies.add(elapsed / u32::try_from(done).unwrap_or(u32::MAX).max(1));
         Ok(Round { operations: done, elapsed, latencies })
+    }
+
+    /// Processes whatever waits.
+    #[cfg(feature = "postgres")]
+    async fn until_empty(&self, worker: Worker) -> Result<(), Failure> {
+        let (mut last, mut moved) = (0, Instant::now());
+        loop {
+            let what = List::Due { queue: escape(&self.name).into_owned() };
+            let due = self.engine.list(what, None, 1).await?.items;
+            if matches!(&due, Items::Records(due) if due.is_empty()) && worker.running() == 0 {
+                break;
+            }
+            let done = worker.counts().done;
+            if done > last {
+                (last, moved) = (done, Instant::now());
+            } else if moved.elapsed() > STUCK {
+                return Err(stuck_after(done));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        worker.drain(STUCK).await;
+        Ok(())
     }
 
     async fn close(&self) -> Result<(), Failure> {

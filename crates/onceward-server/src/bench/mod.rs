@@ -18,6 +18,8 @@ mod load;
 mod machine;
 mod measure;
 #[cfg(feature = "postgres")]
+mod peers;
+#[cfg(feature = "postgres")]
 mod postgres;
 mod progress;
 mod report;
@@ -47,7 +49,18 @@ struct Plan {
     round: Duration,
     callers: u32,
     records: Vec<u64>,
+    parts: Parts,
     progress: Progress,
+}
+
+/// The parts that were asked for; all, if none was named.
+#[derive(Debug, Clone)]
+struct Parts(Vec<String>);
+
+impl Parts {
+    fn has(&self, part: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|named| named == part)
+    }
 }
 
 /// Measures a store.
@@ -60,6 +73,7 @@ pub(crate) async fn store(url: &StoreUrl, args: &BenchStore, out: &Out) -> Resul
         round: Duration::from_secs(args.seconds.into()) / ROUNDS,
         callers: args.callers,
         records,
+        parts: Parts(args.parts.clone()),
         progress: Progress::new(out),
     };
     #[cfg(feature = "postgres")]
@@ -105,6 +119,9 @@ pub(crate) async fn jobs(url: &StoreUrl, args: &BenchJobs, out: &Out) -> Result<
         round: Duration::from_secs(args.seconds.into()) / ROUNDS,
         jobs: u64::from(args.seconds) * JOBS_PER_SECOND,
         waiting: args.waiting,
+        #[cfg(feature = "postgres")]
+        peers: peers::folder(args.peers.as_deref())?,
+        parts: Parts(args.parts.clone()),
         progress: Progress::new(out),
     };
     let measured = unless_told_to_end(url, async {

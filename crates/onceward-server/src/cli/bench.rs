@@ -1,5 +1,7 @@
 //! The command line of `onceward bench`.
 
+use std::path::PathBuf;
+
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 
@@ -57,6 +59,10 @@ pub(crate) struct BenchStore {
     /// Adds 10,000,000 to `--records`: takes tens of gigabytes and many minutes. Default: off.
     #[arg(long, env = "ONCEWARD_BIG", value_parser = FalseyValueParser::new())]
     pub(crate) big: bool,
+    /// Which parts to measure: writes, replays, sizes. Default: all.
+    #[arg(long, value_name = "PART,…", env = "ONCEWARD_PARTS", value_delimiter = ',')]
+    #[arg(value_parser = ["writes", "replays", "sizes"])]
+    pub(crate) parts: Vec<String>,
     /// Only makes pairs, in this schema of another bench, and says how many: how a bench measures
     /// several processes. Default: measures everything.
     #[arg(long, value_name = "SCHEMA", env = "ONCEWARD_BESIDE", hide = true)]
@@ -93,4 +99,12 @@ pub(crate) struct BenchJobs {
     #[arg(long, value_name = "N", env = "ONCEWARD_WAITING", default_value_t = 1_000_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
     pub(crate) waiting: u64,
+    /// The folder where other job queues are installed to be measured beside ours, on Postgres.
+    /// Default: `bench/peers`, if they are installed there.
+    #[arg(long, value_name = "FOLDER", env = "ONCEWARD_PEERS")]
+    pub(crate) peers: Option<PathBuf>,
+    /// Which parts to measure: enqueue, process, pickup, waiting, peers. Default: all.
+    #[arg(long, value_name = "PART,…", env = "ONCEWARD_PARTS", value_delimiter = ',')]
+    #[arg(value_parser = ["enqueue", "process", "pickup", "waiting", "peers"])]
+    pub(crate) parts: Vec<String>,
 }

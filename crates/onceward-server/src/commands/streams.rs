@@ -97,7 +97,6 @@ async fn list(
     streams.truncate(limit);
     let next = streams.last().filter(|_| more).map(|last| last.aggregate_id.clone());
     if out.is_json() {
-        let item = |stream: &onceward::events::Stream| json!({ "aggregate_id": stream.aggregate_id, "sequence_number": stream.last });
         let items: Vec<Value> = streams.iter().map(item).collect();
         return out.print_json(&json!({ "items": items, "next": next }));
     }
@@ -201,4 +200,9 @@ fn shown(place: Place, event: &Event) -> Value {
 #[expect(clippy::needless_pass_by_value, reason = "`map_err` hands errors over")]
 fn failed(error: onceward::events::EventsError) -> Failure {
     Failure::failed("streams", error.to_string())
+}
+
+/// A stream, for programs.
+fn item(stream: &onceward::events::Stream) -> Value {
+    json!({ "aggregate_id": stream.aggregate_id, "sequence_number": stream.last })
 }

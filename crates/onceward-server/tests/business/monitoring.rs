@@ -104,8 +104,8 @@ async fn e07_the_three_questions_are_answered_directly_and_through_a_server() {
         one.extend(["--tenant", ORGANISATION_B]);
         let theirs = report(&service, "usage", &one);
         assert_eq!(theirs["items"].as_array().unwrap().len(), 1, "{theirs}");
-        let output = command(&service.folder, &[&["report", "retention"][..], way].concat());
-        let shown = { output }.output().unwrap();
+        let mut asked = command(&service.folder, &[&["report", "retention"][..], way].concat());
+        let shown = asked.output().unwrap();
         let shown = String::from_utf8(shown.stdout).unwrap();
         assert!(shown.contains("KEPT FOR") && shown.contains("30 min"), "{shown}");
     }

@@ -1,10 +1,10 @@
 //! What a case stands on: a file, a database of its own on the shared Postgres, with or without the
 //! shared Redis, or a table of its own on the shared DynamoDB.
 //!
-//! Databases are copies of one that `onceward migrate` made, and go when the next run begins; tables
-//! are made by it and go with the server. The servers are those that `ONCEWARD_TEST_POSTGRES_URL`,
-//! `ONCEWARD_TEST_REDIS_URL` and `ONCEWARD_TEST_DYNAMODB_URL` name; a case that needs one fails
-//! without it.
+//! Databases are copies of one that `onceward migrate` made, and go when the next run begins;
+//! tables are made by it and go with the server. The servers are those that
+//! `ONCEWARD_TEST_POSTGRES_URL`, `ONCEWARD_TEST_REDIS_URL` and `ONCEWARD_TEST_DYNAMODB_URL` name; a
+//! case that needs one fails without it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,6 +1,6 @@
 //! One table, two targets, four places for the records: every case runs against the gateway and
-//! against the tower layer, on SQLite, on Postgres, on Postgres with every replay from Redis, and on
-//! DynamoDB.
+//! against the tower layer, on SQLite, on Postgres, on Postgres with every replay from Redis, and
+//! on DynamoDB.
 
 use super::cases;
 use super::servers::On;

@@ -111,18 +111,20 @@ async fn d07_attempts_are_found_by_user_time_and_measurement_and_exported() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d09_rates_follow_from_what_is_counted() {
     let service = Service::start("d09");
-    submit("ada", &measurement("m1", 0)).key("k").send(&service).await.must_be(201);
-    submit("ada", &measurement("m1", 0)).key("k").send(&service).await.must_be(201);
+    // The first replay comes from the store and fills the cache, the second from there.
+    for _ in 0..3 {
+        submit("ada", &measurement("m1", 0)).key("k").send(&service).await.must_be(201);
+    }
     submit("ada", &measurement("m1", 0)).send(&service).await.must_be(200);
     submit("ada", &measurement("m2", -1_000)).send(&service).await.must_be(422);
     batch(&[of("bob", "m1", 0), of("bob", "m1", 0)]).send(&service).await.must_be(200);
     for (name, value) in [
         (r#"attempts_total{action="accepted"}"#, 2.0),
-        (r#"attempts_total{action="duplicate"}"#, 3.0),
+        (r#"attempts_total{action="duplicate"}"#, 4.0),
         (r#"attempts_total{action="rejected"}"#, 1.0),
         (r#"refused_total{error="OutOfOrderTimestamp"}"#, 1.0),
-        ("conflict_seconds_count", 4.0),
-        ("audit_entries_total", 6.0),
+        ("conflict_seconds_count", 5.0),
+        ("audit_entries_total", 7.0),
         ("batches_total", 1.0),
         ("batch_items_total", 2.0),
         ("cache_compared_total", 1.0),
@@ -133,5 +135,5 @@ async fn d09_rates_follow_from_what_is_counted() {
     }
     let looks = service.metric("onceward_measurements_cache_hits_total").await
         + service.metric("onceward_measurements_cache_misses_total").await;
-    assert!((looks - 5.0).abs() < f64::EPSILON, "each request looks once: {looks}");
+    assert!((looks - 6.0).abs() < f64::EPSILON, "each request looks once: {looks}");
 }

@@ -10,7 +10,7 @@ use super::world::{ORGANISATION_A, Service, measurement, of, submit};
 /// Writes lines into the folder of a service that is not running, and takes them in.
 fn backfill(service: &Service, lines: &[String], more: &[&str]) -> Output {
     std::fs::write(service.folder.join("old.ndjson"), lines.join("\n")).unwrap();
-    service.command(&[&["backfill", "measurements", "old.ndjson"], more].concat()).output().unwrap()
+    service.beside(&[&["backfill", "measurements", "old.ndjson"], more].concat()).output().unwrap()
 }
 
 #[track_caller]
@@ -89,7 +89,7 @@ async fn d10_bad_lines_are_told_with_their_numbers_and_the_others_are_taken_in()
     ] {
         assert!(said.contains(expected), "{expected}: {said}");
     }
-    let output = service.command(&["backfill", "measurements", "nowhere.ndjson"]).output().unwrap();
+    let output = service.beside(&["backfill", "measurements", "nowhere.ndjson"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let service = service.started_again();
     assert_eq!(service.listed("ada").await.len(), 2);
@@ -105,7 +105,7 @@ async fn d10_a_killed_backfill_is_run_again_and_ends_the_same() {
     std::fs::write(service.folder.join("old.ndjson"), lines.join("\n")).unwrap();
     for ms in [60, 120, 250] {
         let mut child =
-            service.command(&["backfill", "measurements", "old.ndjson"]).spawn().unwrap();
+            service.beside(&["backfill", "measurements", "old.ndjson"]).spawn().unwrap();
         // sleeps because the point of the kill is to be any
         tokio::time::sleep(Duration::from_millis(ms)).await;
         child.kill().unwrap();

@@ -21,7 +21,6 @@ mod order;
 mod process;
 mod races;
 #[path = "../support/service.rs"]
-#[expect(dead_code, reason = "each suite uses a part of it")]
 mod service;
 mod switches;
 mod walk;

@@ -19,7 +19,6 @@ mod races;
 mod reads;
 mod roles;
 #[path = "../support/service.rs"]
-#[expect(dead_code, reason = "each suite uses a part of it")]
 mod service;
 mod versions;
 mod walk;

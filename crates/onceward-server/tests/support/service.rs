@@ -1,9 +1,9 @@
 //! A running reference service (`onceward demo …`) and calls to it: for the suites that drive one.
 //!
-//! On SQLite, unless `ONCEWARD_TEST_SERVICES_ON` says `postgres` or `dynamodb`: then every test has a
-//! database, or a table, of its own on the server that `ONCEWARD_TEST_POSTGRES_URL` or
-//! `ONCEWARD_TEST_DYNAMODB_URL` names, and fails where it can't be had.
-//! A suite includes this file by its path and adds calls of its own in an `impl Service`.
+//! On SQLite, unless `ONCEWARD_TEST_SERVICES_ON` says `postgres` or `dynamodb`: then every test has
+//! a database, or a table, of its own on the server that `ONCEWARD_TEST_POSTGRES_URL` or
+//! `ONCEWARD_TEST_DYNAMODB_URL` names, and fails where it can't be had. A suite includes this file
+//! by its path and adds calls of its own in an `impl Service`.
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
 use std::io::{BufRead, BufReader, Read};
@@ -45,8 +45,7 @@ fn server() -> Option<(String, String)> {
         "dynamodb" => "ONCEWARD_TEST_DYNAMODB_URL",
         other => panic!("ONCEWARD_TEST_SERVICES_ON={other}: postgres or dynamodb is meant"),
     };
-    let url = std::env::var(variable).unwrap_or_else(|_| panic!("{variable} names no server"));
-    Some((on, url))
+    Some((on, std::env::var(variable).expect(variable)))
 }
 
 /// Whether other processes may write to the store: then nothing is cached.
@@ -199,7 +198,7 @@ impl Service {
     }
 
     /// A command on its store, in its folder; the embedded store must not be in use then.
-    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn beside(&self, arguments: &[&str]) -> Command {
         let mut command = command(&self.folder, arguments);
         command.args(["--store", &self.store]);
         command

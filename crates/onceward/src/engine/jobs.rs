@@ -3,20 +3,23 @@
 //! Running them (heartbeats, retries, draining) is the worker's business, not this file's.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
 use onceward_core::Bytes;
 use onceward_core::decide::{self, Enqueue, Facts, JobOrder, NewJob, Permit, Verdict};
 use onceward_core::drive::{Drive, End};
+use onceward_core::fingerprint::Fingerprint;
 use onceward_core::key::{Key, check_part};
 use onceward_core::limits::{MAX_LEASE_MS, MIN_LEASE_MS, in_range};
-use onceward_core::record::{Record, State};
+use onceward_core::record::{Record, State, Stored};
+use onceward_core::stamp::At;
 use onceward_core::text::escape;
 use onceward_core::zoo::{Bug, planted};
 
-use super::{Engine, EngineError, queues};
-use crate::store::{Cursor, Fact, Items, List, Read};
+use super::{Engine, EngineError};
+use crate::store::{Cursor, Fact, Found, Items, List, Read};
 
 /// Pages of due jobs that one take looks through: bounds what jobs out of turn can cost.
 const PAGES_MAX: usize = 8;
@@ -68,6 +71,9 @@ pub struct Taken {
     pub again: bool,
 }
 
+/// Payloads that were found, with the fingerprints that their jobs had.
+type Payloads = Vec<Option<(Fingerprint, Bytes)>>;
+
 /// Which of the due jobs to take.
 pub type Pick<'p> = &'p (dyn Fn(&Record) -> bool + Send + Sync);
 
@@ -76,11 +82,18 @@ pub type Pick<'p> = &'p (dyn Fn(&Record) -> bool + Send + Sync);
 struct Unheard<'e> {
     engine: &'e Engine,
     taken: Mutex<Vec<(usize, Taken)>>,
+    /// Places that were given so far, in the order of listing.
+    places: AtomicUsize,
 }
 
 impl<'e> Unheard<'e> {
     fn new(engine: &'e Engine) -> Self {
-        Self { engine, taken: Mutex::default() }
+        Self { engine, taken: Mutex::default(), places: AtomicUsize::new(0) }
+    }
+
+    /// The first of as many places.
+    fn places(&self, count: usize) -> usize {
+        self.places.fetch_add(count, Ordering::Relaxed)
     }
 
     fn note(&self, place: usize, taken: Taken) {
@@ -89,6 +102,26 @@ impl<'e> Unheard<'e> {
 
     fn count(&self) -> usize {
         self.locked().len()
+    }
+
+    /// Adds the payloads of those from a place on. Takes out what none was found for, or another
+    /// than that of the job as it was granted: it was made anew between the two.
+    fn fill(&self, first: usize, mut payloads: Payloads) -> Vec<Permit> {
+        let mut taken = self.locked();
+        let mut missing = Vec::new();
+        taken.retain_mut(|(place, taken)| {
+            let Some(index) = place.checked_sub(first) else { return true };
+            let granted = &taken.permit.record.fingerprint;
+            match payloads.get_mut(index).and_then(Option::take) {
+                Some((fingerprint, payload)) if fingerprint == *granted => taken.payload = payload,
+                _ => {
+                    missing.push(taken.permit.clone());
+                    return false;
+                }
+            }
+            true
+        });
+        missing
     }
 
     /// What was taken, in the order in which it was listed.
@@ -218,17 +251,20 @@ impl Engine {
             }
             let what = List::Due { queue: escape(&take.queue).into_owned() };
             let window = wanted.saturating_mul(WINDOW).min(WINDOW_MAX).max(wanted).max(PAGE_MIN);
-            let page = match self.list(what, after.take(), window).await {
-                Ok(page) => page,
+            let listed =
+                tokio::join!(self.list(what, after.take(), window), self.is_paused(&take.queue));
+            let page = match listed {
+                (_, Ok(true)) => break,
+                (Ok(page), Ok(false)) => page,
                 // What was taken is in hand, and the caller must hear of it.
-                Err(_) if unheard.count() > 0 => break,
-                Err(error) => return Err(error),
+                (Err(_), _) | (_, Err(_)) if unheard.count() > 0 => break,
+                (Err(error), _) | (_, Err(error)) => return Err(error),
             };
             let Items::Records(mut due) = page.items else { break };
             if page.next.is_some() {
                 self.add_passed_over(&mut due, &take.queue, wanted.div_ceil(2)).await;
             }
-            match self.take_these(due, (take, wanted), pick, &unheard).await {
+            match self.take_these((page.now, due), (take, wanted), pick, &unheard).await {
                 Ok(()) => {}
                 Err(_) if unheard.count() > 0 => break,
                 Err(error) => return Err(error),
@@ -264,10 +300,9 @@ impl Engine {
     }
 
     /// Takes the first `wanted` of these whose turn it is, in one group where the store has groups.
-    /// A paused queue gives nothing.
     async fn take_these(
         &self,
-        due: Vec<Record>,
+        (now, due): (At, Vec<Record>),
         (take, wanted): (&Take, usize),
         pick: Pick<'_>,
         unheard: &Unheard<'_>,
@@ -290,53 +325,73 @@ impl Engine {
         };
         let due = due.into_iter().filter(in_turn).collect();
         let ordered = self.0.rounds.order(&take.queue, due).into_iter();
-        let keys: Vec<Key> =
-            ordered.filter(|job| pick(job)).take(wanted).map(|record| record.key).collect();
-        let Some(last) = keys.last() else { return Ok(()) };
-        self.0.rounds.served(&take.queue, last.tenant_column());
-        let reads = keys.iter().map(|key| Read::Record { key: key.clone(), payload: true });
-        let pause = std::iter::once(Read::Mark(queues::pause_subject(&take.queue)?));
-        let loaded = self.0.store.load(pause.chain(reads).collect()).await?;
-        let mut facts = loaded.facts.into_iter();
-        if matches!(facts.next(), Some(Fact::Mark(Some(mark))) if mark.value.is_some()) {
-            return Ok(());
-        }
-        let found = facts.filter_map(|fact| match fact {
-            Fact::Record(found) => found,
-            Fact::Mark(_) => None,
-        });
-        let takes = found.enumerate().map(|(place, found)| {
-            let mut facts = Facts::at(loaded.now);
-            let record = &found.stored.record;
-            if let Some(guard) = &record.guard
+        let mut reach = self.0.hands.reach();
+        let chosen: Vec<Record> =
+            ordered.filter(|job| reach.seize(&job.key, || pick(job))).take(wanted).collect();
+        let Some(last) = chosen.last() else { return Ok(()) };
+        self.0.rounds.served(&take.queue, last.key.tenant_column());
+        let keys: Vec<Key> = chosen.iter().map(|job| job.key.clone()).collect();
+        let takes = chosen.into_iter().map(|job| {
+            let mut facts = Facts::at(now);
+            if let Some(guard) = &job.guard
                 && let Some(position) = turns.position(&guard.subject)
             {
                 facts.learn_position(&guard.subject, position);
             }
-            let (key, payload) = (record.key.clone(), found.payload);
-            let again = record.last_fence.0 > 0;
-            facts.learn_record(&key, Some(found.stored));
-            async move {
-                let permit = self.take_one(key, facts, take).await?;
-                if let Some(permit) = permit {
-                    let payload = payload.unwrap_or_else(|| [].into());
-                    unheard.note(place, Taken { permit, payload, again });
-                }
-                Ok(())
-            }
+            let key = job.key.clone();
+            // As listed: when it has changed since, the store refuses and tells what is there.
+            facts.learn_record(&key, Some(Stored { record: job, outcome: None }));
+            (key, facts)
         });
+        let first = unheard.places(keys.len());
+        let takes = takes.enumerate().map(|(index, (key, facts))| async move {
+            if let Some((permit, again)) = self.take_one(key, facts, take).await? {
+                let payload = Bytes::from([]);
+                unheard.note(first + index, Taken { permit, payload, again });
+            }
+            Ok(())
+        });
+        // Whoever is granted a job is its only writer: its payload is read meanwhile.
+        let (granted, payloads) = tokio::join!(join_all(takes), self.payloads(keys));
+        let (payloads, unread) = match payloads {
+            Ok(payloads) => (payloads, Ok(())),
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        let missing = unheard.fill(first, payloads);
+        if !missing.is_empty() {
+            // Nothing was done under these; one that can't be released comes back with its lease.
+            let _ = self.release_many(&missing).await;
+        }
         // What its neighbours got is in hand all the same.
-        join_all(takes).await.into_iter().collect()
+        granted.into_iter().collect::<Result<(), _>>().and(unread)
     }
 
+    /// The payloads of jobs, each with its fingerprint; none for a job that is not there.
+    async fn payloads(&self, keys: Vec<Key>) -> Result<Payloads, EngineError> {
+        let reads = keys.into_iter().map(|key| Read::Record { key, payload: true });
+        let loaded = self.0.store.load(reads.collect()).await?;
+        let payload = |fact| match fact {
+            Fact::Record(Some(Found { stored, payload })) => {
+                Some((stored.record.fingerprint, payload.unwrap_or_else(|| [].into())))
+            }
+            Fact::Record(None) | Fact::Mark(_) => None,
+        };
+        Ok(loaded.facts.into_iter().map(payload).collect())
+    }
+
+    /// Takes a job. Says whether an earlier attempt at it was granted.
     async fn take_one(
         &self,
         key: Key,
         facts: Facts,
         take: &Take,
-    ) -> Result<Option<Permit>, EngineError> {
-        let decide =
-            |token, facts: &Facts| decide::take(&key, &take.owner, take.lease_ms, token, facts);
+    ) -> Result<Option<(Permit, bool)>, EngineError> {
+        let mut again = false;
+        let decide = |token, facts: &Facts| {
+            // Of what it decides over: that may be younger than what was listed.
+            again = facts.record(&key).flatten().is_some_and(|job| job.record.last_fence.0 > 0);
+            decide::take(&key, &take.owner, take.lease_ms, token, facts)
+        };
         let verdict = match self.drive(Some(&key), Drive::from(facts), decide).await {
             Ok(End::Answer(verdict)) => verdict,
             Ok(End::Committed { meaning, applied, .. }) if applied.again => {
@@ -353,7 +408,7 @@ impl Engine {
             Err(error) => return Err(error),
         };
         Ok(match verdict {
-            Verdict::Run { permit, .. } => Some(permit),
+            Verdict::Run { permit, .. } => Some((permit, again)),
             _ => None,
         })
     }

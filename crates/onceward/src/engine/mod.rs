@@ -13,6 +13,7 @@ mod documents;
 mod erasures;
 mod error;
 mod fair;
+mod hands;
 mod heard;
 mod jobs;
 mod lines;
@@ -21,6 +22,8 @@ mod notes;
 mod options;
 #[cfg(feature = "sqlite")]
 mod own;
+#[cfg(feature = "postgres")]
+mod own_transaction;
 mod queues;
 mod scheduler;
 mod sight;
@@ -41,6 +44,8 @@ pub use notes::{NoteCounts, NoteWriting};
 pub use options::EngineOptions;
 #[cfg(feature = "sqlite")]
 pub use own::OwnSqlError;
+#[cfg(feature = "postgres")]
+pub use own_transaction::{Begun, Open};
 pub use queues::{STORE_SPACE_PREFIX, STORE_TENANT};
 pub use sweep::{SweepCounts, SweepReport};
 
@@ -50,6 +55,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use onceward_core::batch::{Answer, Applied, Batch, Refused};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use onceward_core::decide::Completion;
 use onceward_core::decide::{Clock, Facts, Look, Step};
 use onceward_core::drive::{Drive, End, Heard, Move};
 use onceward_core::key::Key;
@@ -78,6 +85,7 @@ struct Inner {
     sightings: Sightings,
     turns: Turns,
     places: jobs::Places,
+    hands: hands::Hands,
     rounds: Arc<fair::Rounds>,
     notes: notes::Notes,
     sweeps: sweep::Sweeps,
@@ -112,6 +120,7 @@ impl Engine {
             sightings: Sightings::default(),
             turns: Turns::default(),
             places: jobs::Places::default(),
+            hands: hands::Hands::default(),
             rounds,
             notes: notes::Notes::default(),
             sweeps: sweep::Sweeps::default(),
@@ -264,6 +273,12 @@ impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("store", &self.0.capabilities.name).finish_non_exhaustive()
     }
+}
+
+/// What stands in for an outcome until the caller's work has made it.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+fn blank_completion() -> Completion {
+    Completion::new(b"".as_slice().into())
 }
 
 /// `now` and a while; as good as never when that can't be told.

@@ -10,15 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use onceward_core::batch::{Answer, Batch};
-use onceward_core::decide::{self, Claim, Completion, Effects, Facts, Look, Once, Step, Verdict};
+use onceward_core::decide::{self, Claim, Completion, Facts, Look, Once, Step, Verdict};
 use onceward_core::drive::MAX_ROUNDS;
-use onceward_core::fingerprint::fingerprint_bytes;
 use onceward_core::limits::LimitError;
 use onceward_core::record::Draft;
 use onceward_core::stamp::Token;
 use rusqlite::Connection;
 
-use super::{Engine, EngineError, OnceVerdict, RESEND_PAUSE_MAX, later};
+use super::{Engine, EngineError, OnceVerdict, RESEND_PAUSE_MAX, blank_completion, later};
 use crate::store::StoreError;
 use crate::store::sqlite::OwnSql;
 
@@ -62,7 +61,7 @@ impl Engine {
         let mut facts = Facts::default();
         for _ in 0..MAX_ROUNDS {
             self.watch_lease(Some(&claim.key), &mut facts);
-            let blank = blank();
+            let blank = blank_completion();
             match decide::run_once(claim, &blank, self.0.tokens.next(), &facts) {
                 Step::Answer(verdict) => return Ok(OnceVerdict::Not(verdict)),
                 Step::Look(looks) => self.look_up(&looks, &mut facts).await?,
@@ -168,13 +167,6 @@ impl<E> From<StoreError> for OwnSqlError<E> {
     fn from(error: StoreError) -> Self {
         Self::Engine(error.into())
     }
-}
-
-/// What stands in for the outcome until the closure has made it.
-fn blank() -> Completion {
-    let outcome: onceward_core::Bytes = b"".as_slice().into();
-    let digest = fingerprint_bytes(&outcome);
-    Completion { outcome, digest, retain_ms: None, effects: Effects::default() }
 }
 
 /// A closure on its way through the writer.

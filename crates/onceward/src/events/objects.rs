@@ -2,7 +2,8 @@
 //!
 //! A creation whose answer was lost is sent again and meets its own object: the content tells (own
 //! success, not someone else's). A conflict without an object is no object: it is tried again. A
-//! store that ignores conditions would let two packers write one segment, so it is refused at start.
+//! store that ignores conditions would let two packers write one segment, so it is refused at
+//! start.
 
 use std::path::PathBuf;
 use std::sync::Arc;

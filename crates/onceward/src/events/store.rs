@@ -1,7 +1,7 @@
 //! The event store: appends in, durable and in order.
 //!
-//! An append is answered only after its segment is durable. What every part shares is here; packing,
-//! noting and reading are files of their own.
+//! An append is answered only after its segment is durable. What every part shares is here;
+//! packing, noting and reading are files of their own.
 
 use std::fmt;
 use std::sync::Arc;

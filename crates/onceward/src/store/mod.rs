@@ -8,9 +8,9 @@
 //! - All conditions of a batch hold and all its writes happen, or none of its writes happens.
 //! - A refusal names each condition that failed and what is there now.
 //! - A batch that comes again under the same token answers as applied and changes nothing.
-//! - Every put draws a stamp above all stamps drawn before, across deletion and re-creation. A store
-//!   that counts in several places promises this for each key, and across keys for what the process
-//!   that writes has seen.
+//! - Every put draws a stamp above all stamps drawn before, across deletion and re-creation. A
+//!   store that counts in several places promises this for each key, and across keys for what the
+//!   process that writes has seen.
 //! - Marks never move back.
 //! - Numbers of audit entries are not used again after old entries were dropped.
 //! - Instants of a draft are the store's now, read once per group after every lock was taken.

@@ -1,29 +1,40 @@
-//! A wire that can be cut: forwards a store's requests, and loses an answer when told to.
+//! A wire that can be cut: forwards a store's requests, and does something else when told to.
 //!
-//! Rule: when armed, the next request of that kind about that item reaches the server, and nothing
-//! of its answer comes back. Whether the server has answered by then is the test's choice. Requests
-//! are told apart by their head and body, so it speaks just enough HTTP to see where one ends.
+//! Rule: when armed, the next requests of that kind about such an item are lost, held back or
+//! answered by the wire itself; all others pass. Requests are told apart by their head and body, so
+//! it speaks just enough HTTP to see where one ends.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
-/// When the wire is cut.
+/// What happens to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cut {
     /// Once the server has answered: it is applied, and nobody hears.
     AfterAnswer,
     /// At once: the server has it, and may take its time.
     BeforeAnswer,
+    /// It waits on the wire until [`Wire::go`].
+    Hold,
+    /// The server never sees it; this status and error are the answer.
+    Answer(u16, &'static str),
 }
 
-type Armed = Arc<Mutex<Option<(Cut, String, [String; 2])>>>;
+/// What is armed: what happens, to which requests, and how many of them.
+#[derive(Default)]
+struct Armed {
+    plan: Mutex<Option<(Cut, String, [String; 2], u32)>>,
+    arrived: Notify,
+    go: Notify,
+}
 
 pub(crate) struct Wire {
     address: SocketAddr,
-    armed: Armed,
+    armed: Arc<Armed>,
     task: tokio::task::JoinHandle<()>,
     connections: Arc<Mutex<Vec<tokio::task::JoinHandle<()>>>>,
 }
@@ -34,7 +45,7 @@ impl Wire {
         let server = server.trim_start_matches("http://").trim_end_matches('/').to_string();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let armed = Armed::default();
+        let armed = Arc::new(Armed::default());
         let connections = Arc::new(Mutex::new(Vec::new()));
         let (all, shared) = (connections.clone(), armed.clone());
         let task = tokio::spawn(async move {
@@ -51,10 +62,20 @@ impl Wire {
         format!("http://{}", self.address)
     }
 
-    /// Loses the answer of the next request to do this whose body holds one of the words.
-    pub(crate) fn arm(&self, cut: Cut, target: &str, word: &str, other: &str) {
-        let words = [word.to_string(), other.to_string()];
-        *self.armed.lock().unwrap() = Some((cut, target.to_string(), words));
+    /// Does this to the next requests, so many of them, of this kind whose body holds a word.
+    pub(crate) fn arm(&self, cut: Cut, target: &str, words: [&str; 2], times: u32) {
+        let words = words.map(ToString::to_string);
+        *self.armed.plan.lock().unwrap() = Some((cut, target.to_string(), words, times));
+    }
+
+    /// Returns once a request is held back.
+    pub(crate) async fn holds(&self) {
+        self.armed.arrived.notified().await;
+    }
+
+    /// Lets the request go on that is held back.
+    pub(crate) fn go(&self) {
+        self.armed.go.notify_one();
     }
 
     /// Ends it: nobody listens any more.
@@ -67,10 +88,27 @@ impl Wire {
     }
 }
 
-async fn forward(mut store: TcpStream, mut server: TcpStream, armed: Armed) {
+async fn forward(mut store: TcpStream, mut server: TcpStream, armed: Arc<Armed>) {
     while let Some(request) = message(&mut store).await {
+        let cut = armed.meant(&request);
+        match cut {
+            Some(Cut::Answer(status, error)) => {
+                let body =
+                    format!(r#"{{"__type":"com.amazonaws.dynamodb#{error}","message":"x"}}"#);
+                let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}", body.len());
+                let answer = format!("{head}\r\nx-amzn-errortype: {error}\r\n\r\n{body}");
+                if store.write_all(answer.as_bytes()).await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            Some(Cut::Hold) => {
+                armed.arrived.notify_one();
+                armed.go.notified().await;
+            }
+            _ => {}
+        }
         server.write_all(&request).await.unwrap();
-        let cut = meant(&request, &armed);
         if cut == Some(Cut::BeforeAnswer) {
             drop(store);
             // Held open, so that the server goes on with what it was given.
@@ -78,23 +116,25 @@ async fn forward(mut store: TcpStream, mut server: TcpStream, armed: Armed) {
             return;
         }
         let Some(answer) = message(&mut server).await else { return };
-        if cut.is_some() || store.write_all(&answer).await.is_err() {
+        if cut == Some(Cut::AfterAnswer) || store.write_all(&answer).await.is_err() {
             return;
         }
     }
 }
 
-fn meant(request: &[u8], armed: &Armed) -> Option<Cut> {
-    let text = String::from_utf8_lossy(request);
-    let mut armed = armed.lock().unwrap();
-    let (cut, target, words) = armed.as_ref()?;
-    let targets = text.to_ascii_lowercase().contains(&format!(".{target}\r").to_ascii_lowercase());
-    if !targets || !words.iter().any(|word| text.contains(word.as_str())) {
-        return None;
+impl Armed {
+    fn meant(&self, request: &[u8]) -> Option<Cut> {
+        let text = String::from_utf8_lossy(request);
+        let mut plan = self.plan.lock().unwrap();
+        let (cut, target, words, times) = plan.as_mut()?;
+        let target = format!(".{target}\r").to_ascii_lowercase();
+        let meant = text.to_ascii_lowercase().contains(&target);
+        if *times == 0 || !meant || !words.iter().any(|word| text.contains(word.as_str())) {
+            return None;
+        }
+        *times -= 1;
+        Some(*cut)
     }
-    let cut = *cut;
-    *armed = None;
-    Some(cut)
 }
 
 /// One message, head and body; none when the connection ended.

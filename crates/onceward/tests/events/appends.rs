@@ -176,7 +176,8 @@ async fn i12_of_many_racers_for_one_number_one_wins(on: On) {
         let lost = verdicts
             .iter()
             .filter(|verdict| {
-                matches!(verdict, Ok(AppendVerdict::SequenceMismatch { current }) if *current == round + 1)
+                let Ok(AppendVerdict::SequenceMismatch { current }) = verdict else { return false };
+                *current == round + 1
             })
             .count();
         assert_eq!((won, lost), (1, 63), "{verdicts:?}");

@@ -6,6 +6,7 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) struct Cluster {
@@ -17,7 +18,31 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Makes a server and starts it.
     pub(crate) fn start() -> Self {
-        let folder = std::env::temp_dir().join(format!("onceward-cluster-{}", std::process::id()));
+        let cluster = Self::empty();
+        let data = shown(&cluster.data());
+        cluster.must("initdb", &["-A", "trust", "-U", "postgres", "-E", "UTF8", "-D", &data]);
+        cluster.restart();
+        cluster
+    }
+
+    /// Makes a standby that follows this server, and starts it. It is ready to be read.
+    pub(crate) fn standby(&self) -> Self {
+        let standby = Self::empty();
+        let (data, port) = (shown(&standby.data()), self.port.to_string());
+        let from = ["-h", "127.0.0.1", "-p", &port, "-U", "postgres"];
+        let mut all = vec!["-R", "-X", "stream", "-c", "fast", "-D", &data];
+        all.extend(from);
+        standby.must("pg_basebackup", &all);
+        standby.restart();
+        standby
+    }
+
+    /// A folder and a port, and nothing in them yet.
+    fn empty() -> Self {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("onceward-cluster-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         if is_root() {
@@ -26,11 +51,7 @@ impl Cluster {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
         drop(free);
-        let cluster = Self { programs: programs(), folder, port };
-        let data = shown(&cluster.data());
-        cluster.must("initdb", &["-A", "trust", "-U", "postgres", "-E", "UTF8", "-D", &data]);
-        cluster.restart();
-        cluster
+        Self { programs: programs(), folder, port }
     }
 
     pub(crate) fn url(&self) -> String {

@@ -1,8 +1,8 @@
 //! A wire that can be cut: forwards one store's connections, and loses an answer when told to.
 //!
-//! Rule: when armed, the bytes that carry a group reach the server, and nothing comes back to the
-//! store; its side of the connection is closed. Whether the server answered first is the test's
-//! choice. The server's side stays open until the proxy is dropped.
+//! Rule: when armed, the bytes that carry a group or a COMMIT reach the server, and nothing comes
+//! back to the store; its side of the connection is closed. Whether the server answered first is
+//! the test's choice. The server's side stays open until the proxy is dropped.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,16 @@ const OPEN: u8 = 0;
 const AFTER_ANSWER: u8 = 1;
 const BEFORE_ANSWER: u8 = 2;
 
-/// When to cut the wire on which the next group goes out.
+/// What the wire may be cut at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CutAt {
+    /// A call of the group's function.
+    Group,
+    /// The COMMIT of a transaction.
+    Commit,
+}
+
+/// When to cut the wire on which it goes out.
 #[derive(Clone, Copy)]
 pub(crate) enum Cut {
     /// Once the server has answered: it is committed, and nobody hears.
@@ -31,7 +40,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    pub(crate) async fn to(server: String) -> Self {
+    pub(crate) async fn to(server: String, at: CutAt) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let cut = Arc::new(AtomicU8::new(OPEN));
@@ -39,7 +48,7 @@ impl Proxy {
         let task = tokio::spawn(async move {
             while let Ok((store, _)) = listener.accept().await {
                 let server = TcpStream::connect(&server).await.unwrap();
-                tokio::spawn(forward(store, server, armed.clone()));
+                tokio::spawn(forward(store, server, at, armed.clone()));
             }
         });
         Self { address, cut, task }
@@ -49,7 +58,7 @@ impl Proxy {
         self.address
     }
 
-    /// Cuts the wire of the next group, once.
+    /// Cuts the wire of the next one, once.
     pub(crate) fn arm(&self, cut: Cut) {
         self.cut.store(cut as u8, Ordering::SeqCst);
     }
@@ -61,7 +70,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn forward(mut store: TcpStream, mut server: TcpStream, cut: Arc<AtomicU8>) {
+async fn forward(mut store: TcpStream, mut server: TcpStream, at: CutAt, cut: Arc<AtomicU8>) {
     let mut to_server = vec![0; 1 << 16];
     let mut to_store = vec![0; 1 << 16];
     loop {
@@ -70,7 +79,11 @@ async fn forward(mut store: TcpStream, mut server: TcpStream, cut: Arc<AtomicU8>
                 let Ok(bytes @ 1..) = read else { return };
                 let sent = &to_server[..bytes];
                 server.write_all(sent).await.unwrap();
-                let how = if carries_group(sent) { cut.swap(OPEN, Ordering::SeqCst) } else { OPEN };
+                let carries = match at {
+                    CutAt::Group => carries_group(sent),
+                    CutAt::Commit => sent.windows(7).any(|window| window == b"COMMIT\0"),
+                };
+                let how = if carries { cut.swap(OPEN, Ordering::SeqCst) } else { OPEN };
                 if how != OPEN {
                     if how == AFTER_ANSWER {
                         while !answered_commit(&mut server, &mut to_store).await {}
@@ -94,7 +107,7 @@ async fn forward(mut store: TcpStream, mut server: TcpStream, cut: Arc<AtomicU8>
 /// Whether these bytes begin a call of the group's function: no other statement takes as many
 /// arguments, and their number stands behind the names of portal and statement.
 fn carries_group(sent: &[u8]) -> bool {
-    const ARGUMENTS: [u8; 2] = 77_u16.to_be_bytes();
+    const ARGUMENTS: [u8; 2] = 9_u16.to_be_bytes();
     let head = sent.get(5..25).unwrap_or_default();
     sent.first() == Some(&b'B') && head.windows(2).any(|window| window == ARGUMENTS)
 }

@@ -1,6 +1,6 @@
 //! Every store that the layer's tests run on: memory, SQLite, Postgres, Postgres with every replay
-//! from Redis, and DynamoDB. Real servers are those that the environment names; without them the test
-//! fails.
+//! from Redis, and DynamoDB. Real servers are those that the environment names; without them the
+//! test fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -12,7 +12,8 @@ use traffic::Traffic;
 /// The service.
 pub(super) fn offer(setup: &Setup) -> Result<Offer, Failure> {
     let options = settings::read(std::env::vars_os(), setup.principals.clone())?;
-    let business = Business::new(setup.engine.clone(), options).map_err(settings::refused)?;
+    let business =
+        Business::new(setup.engine.clone(), options).map_err(|error| settings::refused(&error))?;
     let traffic = Traffic::new(&business, &setup.principals, setup.tally.clone());
     Ok(Offer {
         name: "business",

@@ -66,7 +66,7 @@ fn names() -> Vec<String> {
 }
 
 /// What the service says of a time that it can't keep.
-pub(super) fn refused(error: LimitError) -> Failure {
+pub(super) fn refused(error: &LimitError) -> Failure {
     wrong(format!("{PREFIX}RETAIN_…: {error}"))
 }
 

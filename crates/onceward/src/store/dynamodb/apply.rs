@@ -1,10 +1,10 @@
 //! The commit: a try, what became of it, and another one where nothing was decided.
 //!
 //! Rule: only an answer settles a try. Conditions that failed are looked at with a strongly
-//! consistent read; when the batch is found to have been applied it is recognised by its token, when
-//! a condition of its own fails it is refused with what is there, and when neither (a stamp or a mark
-//! had moved on) it is tried again. A lost answer is told as unknown: the caller sends the batch
-//! again, and the token tells.
+//! consistent read; when the batch is found to have been applied it is recognised by its token,
+//! when a condition of its own fails it is refused with what is there, and when neither (a stamp or
+//! a mark had moved on) it is tried again. A lost answer is told as unknown: the caller sends the
+//! batch again, and the token tells.
 
 use std::collections::HashMap;
 

@@ -1,9 +1,10 @@
 //! Bodies: outcomes, payloads, documents and details, in their item or in parts beside it.
 //!
 //! An item holds 400 KB, so what is large is written in parts before the transaction that refers to
-//! it. Rule: parts are born with a `ttl`, and the transaction that refers to them takes it away. What
-//! no transaction came to refer to is garbage that DynamoDB collects; what one refers to is never
-//! collected. Parts are never changed, so whoever holds a reference reads what it meant, or nothing.
+//! it. Rule: parts are born with a `ttl`, and the transaction that refers to them takes it away.
+//! What no transaction came to refer to is garbage that DynamoDB collects; what one refers to is
+//! never collected. Parts are never changed, so whoever holds a reference reads what it meant, or
+//! nothing.
 
 use futures_util::future::try_join_all;
 use onceward_core::Bytes;
@@ -156,8 +157,8 @@ pub(super) async fn read(
 
 /// Removes the parts that an item once referred to and does not any more.
 ///
-/// Each in a transaction that looks at both: a part without a `ttl` that its owner does not refer to
-/// at the same instant never will be again. Those that have one belong to a write under way.
+/// Each in a transaction that looks at both: a part without a `ttl` that its owner does not refer
+/// to at the same instant never will be again. Those that have one belong to a write under way.
 pub(super) async fn tidy(table: &Table, tenant: &str, owner: &Place) -> Result<(), Failure> {
     let query = Query {
         partition: names::bodies(tenant, owner),

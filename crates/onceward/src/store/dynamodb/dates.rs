@@ -1,9 +1,9 @@
 //! The store's date, and the numbers that are counted from it.
 //!
-//! DynamoDB has no clock to ask. Every answer carries a `Date` in whole seconds; between answers the
-//! machine's monotonic clock goes on. Rule: this is a date that is about right and nothing more.
-//! Retention is judged by it; leases are not, and no order hangs on it: numbers start from it so
-//! that they rise across tenants too, and their counters see to it that they rise in any case.
+//! DynamoDB has no clock to ask. Every answer carries a `Date` in whole seconds; between answers
+//! the machine's monotonic clock goes on. Rule: this is a date that is about right and nothing
+//! more. Retention is judged by it; leases are not, and no order hangs on it: numbers start from it
+//! so that they rise across tenants too, and their counters see to it that they rise in any case.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;

@@ -1,9 +1,9 @@
 //! Audit entries, listed: a tenant's from its partitions, all tenants' from an index.
 //!
-//! Numbers rise with the store's date, so an instant bounds the numbers to look at. Rule for what is
-//! settled: DynamoDB takes no request that was signed long ago, so below a number that was drawn
-//! long enough ago nothing new can appear. What was pruned is left out, whether it is removed already
-//! or not.
+//! Numbers rise with the store's date, so an instant bounds the numbers to look at. Rule for what
+//! is settled: DynamoDB takes no request that was signed long ago, so below a number that was drawn
+//! long enough ago nothing new can appear. What was pruned is left out, whether it is removed
+//! already or not.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,9 @@
 //! What DynamoDB reports, sorted by what it says about the request.
 //!
-//! Rule: a request counts as not applied only when its answer says so, or when nothing of it can have
-//! reached the server. A time-out, a broken connection and an internal error leave it open. What was
-//! throttled, or met a transaction under way, is tried again after a while that grows and varies.
+//! Rule: a request counts as not applied only when its answer says so, or when nothing of it can
+//! have reached the server. A time-out, a broken connection and an internal error leave it open.
+//! What was throttled, or met a transaction under way, is tried again after a while that grows and
+//! varies.
 
 use std::time::{Duration, Instant};
 
@@ -100,14 +101,14 @@ where
         }
         SdkError::ServiceError(answer) => {
             let internal = answer.raw().status().is_server_error();
-            sort_answer(Error::from(error), internal)
+            sort_answer(&Error::from(error), internal)
         }
         _ => Failure::Lost(text(&error, "an answer that is not understood")),
     }
 }
 
-fn sort_answer(error: Error, internal: bool) -> Failure {
-    if let Error::TransactionCanceledException(canceled) = &error {
+fn sort_answer(error: &Error, internal: bool) -> Failure {
+    if let Error::TransactionCanceledException(canceled) = error {
         let codes = canceled.cancellation_reasons().iter().filter_map(|reason| reason.code());
         let why = canceled.message().unwrap_or("a transaction was cancelled");
         return sort_reasons(&codes.collect::<Vec<_>>(), why);

@@ -3,8 +3,8 @@
 //! Records and marks of a tenant are read from their partitions and are current; records of all
 //! tenants walk the list of tenants. Due and sweepable records come from indexes that trail behind,
 //! each in a few partitions that are read side by side. Cursors mean what the memory store's mean:
-//! the place of the last item in the order of the list. A page is filled with one item more than was
-//! asked for; that one tells whether there is a next page.
+//! the place of the last item in the order of the list. A page is filled with one item more than
+//! was asked for; that one tells whether there is a next page.
 
 use futures_util::future::try_join_all;
 use onceward_core::key::{Key, Kind, Subject};
@@ -115,7 +115,7 @@ async fn of_tenant(
             query.values.insert(":state".into(), text(state.as_str()));
         }
         let from = after.filter(|after| after.kind() == kind);
-        let from = from.map_or(From::Start, |after| From::After(after.name_column()));
+        let from = from.map_or(Begin::Start, |after| Begin::After(after.name_column()));
         let left = most - records.len();
         let found = named(table, query, names::RECORD, (&starts, from), left).await?;
         for (_, item) in &found {
@@ -137,9 +137,9 @@ async fn of_all(
         let (partition, prefix) = names::TENANTS;
         let query = Query { partition: partition.into(), ..Query::default() };
         let from = match (&last, after) {
-            (Some(last), _) => From::After(last),
-            (None, Some(after)) => From::At(after.tenant_column()),
-            (None, None) => From::Start,
+            (Some(last), _) => Begin::After(last),
+            (None, Some(after)) => Begin::At(after.tenant_column()),
+            (None, None) => Begin::Start,
         };
         let tenants = named(table, query, prefix, ("", from), TENANTS_PAGE).await?;
         for (tenant, _) in &tenants {
@@ -158,10 +158,29 @@ async fn of_all(
 
 /// Where a walk along names begins.
 #[derive(Debug, Clone, Copy)]
-enum From<'a> {
+enum Begin<'a> {
     Start,
     At(&'a str),
     After(&'a str),
+}
+
+impl<'a> Begin<'a> {
+    /// The first name to look at.
+    fn name(self) -> &'a str {
+        match self {
+            Self::Start => "",
+            Self::At(name) | Self::After(name) => name,
+        }
+    }
+
+    /// Whether a name is on the way.
+    fn takes(self, name: &str) -> bool {
+        match self {
+            Self::Start => true,
+            Self::At(first) => name >= first,
+            Self::After(last) => name > last,
+        }
+    }
 }
 
 /// Items of a partition in the order of their names, those that start with a text. Names that were
@@ -170,14 +189,10 @@ async fn named(
     table: &Table,
     mut query: Query,
     prefix: &str,
-    (starts, from): (&str, From<'_>),
+    (starts, from): (&str, Begin<'_>),
     most: usize,
 ) -> Result<Vec<(String, Item)>, Failure> {
-    let (first, fits): (&str, Box<dyn Fn(&str) -> bool + Send + Sync + '_>) = match from {
-        From::Start => (starts, Box::new(|_| true)),
-        From::At(first) => (first.max(starts), Box::new(move |name| name >= first)),
-        From::After(last) => (last.max(starts), Box::new(move |name| name > last)),
-    };
+    let first = from.name().max(starts);
     query.range = Range::From(format!("{prefix}{}", names::start_of(first)));
     // What a filter leaves out is looked at all the same.
     let filtered = query.values.contains_key(":state");
@@ -196,7 +211,7 @@ async fn named(
             let name = name.to_string();
             let beyond = names::start_of(&name) > starts && !begins_alike(&name, starts);
             ended |= beyond;
-            if !beyond && name.starts_with(starts) && fits(&name) {
+            if !beyond && name.starts_with(starts) && from.takes(&name) {
                 found.push((name.clone(), item));
             }
             last = Some(name);
@@ -232,7 +247,7 @@ async fn marks(
         Subject::from_columns(tenant, name)?;
     }
     let query = Query { partition: names::marks(tenant), ..Query::default() };
-    let from = after.map_or(From::Start, From::After);
+    let from = after.map_or(Begin::Start, Begin::After);
     let most = limit.saturating_add(1);
     let mut found = named(table, query, names::MARK, (prefix, from), most).await?;
     let more = found.len() > limit;
@@ -370,8 +385,8 @@ fn index_place(item: &Item, name: &str) -> Result<String, Failure> {
     place.map(Into::into).ok_or_else(|| Failure::corrupt("an indexed item without its place"))
 }
 
-/// The first records of several partitions, in the order of their places. A damaged one is left out:
-/// it must not keep the others from being taken or swept, and whoever loads it is told.
+/// The first records of several partitions, in the order of their places. A damaged one is left
+/// out: it must not keep the others from being taken or swept, and whoever loads it is told.
 fn merge(shards: Vec<Vec<(String, Item)>>, most: usize) -> Result<Vec<Record>, Failure> {
     let mut found: Vec<_> = shards.into_iter().flatten().collect();
     found.sort_by(|one, other| one.0.cmp(&other.0));

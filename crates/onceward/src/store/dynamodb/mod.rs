@@ -1,10 +1,10 @@
 //! The DynamoDB store: one table, conditional writes, transactions, no clock.
 //!
 //! A batch is one transaction, or one conditional write when it has one item; batches go side by
-//! side and no two share a commit. There is no clock to judge leases by: the engine watches revs, and
-//! the date of the store's answers tells when retention is over. Rule: a batch is what its conditions
-//! say at the instant it is applied; whatever was read or drawn for it before is among them.
-//! Where everything lies: `names.rs`. How it is run: `docs/dynamodb.md`.
+//! side and no two share a commit. There is no clock to judge leases by: the engine watches revs,
+//! and the date of the store's answers tells when retention is over. Rule: a batch is what its
+//! conditions say at the instant it is applied; whatever was read or drawn for it before is among
+//! them. Where everything lies: `names.rs`. How it is run: `docs/dynamodb.md`.
 
 mod apply;
 mod bodies;

@@ -1,4 +1,5 @@
-//! Where everything lies in the table: partition and sort keys, and names that are too long for one.
+//! Where everything lies in the table: partition and sort keys, and names that are too long for
+//! one.
 //!
 //! | what | PK | SK |
 //! |---|---|---|
@@ -13,8 +14,8 @@
 //! | the table's version | `ONCEWARD` | `SCHEMA` |
 //!
 //! Rule: the tenant leads, and two things never share a place. DynamoDB compares sort keys byte by
-//! byte, as keys and subjects are ordered. It holds 1,024 bytes of them, so a longer name is cut and
-//! followed by its hash; the whole name is then in the item, and lists sort what was cut alike.
+//! byte, as keys and subjects are ordered. It holds 1,024 bytes of them, so a longer name is cut
+//! and followed by its hash; the whole name is then in the item, and lists sort what was cut alike.
 
 use std::fmt::Write as _;
 

@@ -65,7 +65,7 @@ impl Plan {
         let known = Known { numbers, marks, bodies, prunes };
         let (ops, untidy, pruned) = (Vec::new(), Vec::new(), Vec::new());
         let mut plan = Self { now, signed, ops, first: None, untidy, pruned };
-        plan.compose(batch, known)?;
+        plan.compose(batch, known);
         if plan.ops.len() > TRANSACTION_MAX {
             let bound = format!("at most {TRANSACTION_MAX} on DynamoDB");
             return Err(LimitError::new("items in a batch", plan.ops.len(), bound).into());
@@ -73,7 +73,7 @@ impl Plan {
         Ok(plan)
     }
 
-    fn compose(&mut self, batch: &Batch, known: Known) -> Result<(), Failure> {
+    fn compose(&mut self, batch: &Batch, known: Known) {
         for condition in &batch.conditions {
             self.ask(condition);
         }
@@ -115,7 +115,6 @@ impl Plan {
         }
         self.ops.extend(parts);
         self.witness(batch);
-        Ok(())
     }
 
     /// The part of an item in this write.

@@ -2,8 +2,9 @@
 //!
 //! A number is (count, shard). Counts start from the store's date, so that numbers of different
 //! shards and tenants rise with time; a counter that is ahead is counted on from where it is. Rule:
-//! no number of a shard is given out twice or below an earlier one, and none is kept for later. That
-//! a number drawn earlier is not written later than a higher one, the write's own condition sees to.
+//! no number of a shard is given out twice or below an earlier one, and none is kept for later.
+//! That a number drawn earlier is not written later than a higher one, the write's own condition
+//! sees to.
 
 use std::collections::BTreeMap;
 

@@ -14,9 +14,10 @@ use onceward_core::stamp::{At, Fence, Rev};
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::super::memory::TOKEN_KEPT_MS;
 use super::super::{Committed, StoreError};
 use super::failure::{Failure, breaks_session, describe};
-use super::group::{Arguments, Group};
+use super::group::Group;
 use super::open::{Lease, Session};
 use super::rows;
 use super::sql::{self, Sql};
@@ -145,27 +146,76 @@ async fn attempt(
     schema: &str,
     batches: &[Arc<Batch>],
 ) -> Result<Vec<Result1>, Failure> {
-    let group = Group::of(schema, batches);
-    let purges = session.tokens_written(group.tokens(), TOKENS_PER_PURGE);
-    let arguments = Arguments::of(&group, purges);
+    let mut call = Call::of(schema, batches, None);
+    if batches.len() > 1 && call.group.repeats() {
+        // Each has to see what the one before it did.
+        let text = "two batches of a group name one row".into();
+        return Err(Failure::Rejected { transient: true, text });
+    }
+    let purges = session.tokens_written(call.group.tokens(), TOKENS_PER_PURGE);
+    call.purge_ms = purges.then_some(TOKEN_KEPT_MS.cast_signed());
     let statement = session.prepared(Sql::ApplyGroup);
     let lost = |failure| match failure {
         Failure::Gone(text) => Failure::Lost(text),
         other => other,
     };
-    let values = arguments.values();
+    let values = call.values();
     let answered = session.flight(session.client.query(statement, &values)).await.map_err(lost)?;
     let rows = answered.map_err(|error| match breaks_session(&error) {
         true => Failure::Lost(describe(&error)),
         false => Failure::from(error),
     })?;
     // It was carried out: an answer that can't be read says nothing else.
-    let unreadable = |error: StoreError| Failure::Lost(error.to_string());
-    let outcome = Outcome::read(&rows).map_err(unreadable)?;
-    let mut there = there_now(&group, batches, &outcome, &rows);
-    let firsts = group.first_puts();
-    let batches = 0..batches.len();
-    Ok(batches.map(|batch| outcome.answer(batch, firsts[batch], &mut there)).collect())
+    call.answers(batches, &rows).map_err(|error| Failure::Lost(error.to_string()))
+}
+
+/// The arguments of one call.
+pub(super) struct Call<'a> {
+    group: Group<'a>,
+    locks: Vec<i64>,
+    lock_batch: Vec<i32>,
+    token_batch: Vec<i32>,
+    tokens: Vec<Vec<u8>>,
+    purge_ms: Option<i64>,
+}
+
+impl<'a> Call<'a> {
+    /// `purge_ms`: the age of the tokens that are dropped on the way.
+    pub(super) fn of(schema: &str, batches: &'a [Arc<Batch>], purge_ms: Option<i64>) -> Self {
+        let group = Group::of(schema, batches);
+        let (locks, lock_batch) = group.locks.iter().copied().unzip();
+        let tokens = group.tokens.iter().map(|(batch, token)| (*batch, token.to_vec()));
+        let (token_batch, tokens) = tokens.unzip();
+        Self { group, locks, lock_batch, token_batch, tokens, purge_ms }
+    }
+
+    /// As a statement takes them.
+    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 9] {
+        [
+            &self.group.batches,
+            &self.locks,
+            &self.lock_batch,
+            &self.token_batch,
+            &self.tokens,
+            &self.purge_ms,
+            &self.group.put_batch,
+            &self.group.entry_batch,
+            &self.group.slices,
+        ]
+    }
+
+    /// What the server answered, for each batch.
+    pub(super) fn answers(
+        &self,
+        batches: &[Arc<Batch>],
+        rows: &[Row],
+    ) -> Result<Vec<Result1>, StoreError> {
+        let outcome = Outcome::read(rows)?;
+        let mut there = there_now(&self.group, batches, &outcome, rows);
+        let batches = 0..batches.len();
+        let answer = |batch| outcome.answer(batch, self.group.first_put(batch), &mut there);
+        Ok(batches.map(answer).collect())
+    }
 }
 
 /// What became of each batch, as the first row of the answer says.
@@ -193,7 +243,7 @@ impl Outcome {
             verdicts: rows::get(head, HEAD + 1)?,
             again: revs.into_iter().zip(fences).collect(),
             failed: failed.unwrap_or_default(),
-            stamps: rows::get(head, HEAD + 5)?,
+            stamps: rows::get::<Option<_>>(head, HEAD + 5)?.unwrap_or_default(),
         })
     }
 

@@ -28,6 +28,12 @@ BEGIN
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO onceward_app', name);
     END LOOP;
     FOR name IN
+        SELECT p.oid::regprocedure::text FROM pg_proc AS p
+        WHERE p.pronamespace = place::regnamespace AND p.proname = 'apply_own'
+    LOOP
+        EXECUTE format('ALTER FUNCTION %s OWNER TO onceward_engine', name);
+    END LOOP;
+    FOR name IN
         SELECT c.relname FROM pg_class AS c
         WHERE c.relnamespace = place::regnamespace AND c.relkind = 'v'
     LOOP
@@ -48,7 +54,9 @@ BEGIN
 END
 $$;
 
-GRANT SELECT, INSERT, UPDATE, DELETE ON records, outcomes, payloads, marks, tokens, wanted
+GRANT SELECT, INSERT, UPDATE, DELETE
+    ON records, records_request, records_job, records_event, records_append, outcomes, payloads,
+        marks, tokens, wanted
     TO onceward_engine;
 -- Entries are added and read; nobody who serves can change or remove one, but for `prune_audit`.
 GRANT SELECT, INSERT ON audit TO onceward_engine;

@@ -8,13 +8,16 @@
 //! one per transaction). Connections are plain TCP or sockets; TLS is not here yet.
 
 mod apply;
+mod composite;
 mod failure;
 mod group;
+mod group_rows;
 mod list;
 mod locks;
 mod migrate;
 mod open;
 mod options;
+mod own;
 mod reader;
 mod rows;
 mod sql;
@@ -22,6 +25,10 @@ mod standing;
 mod watch;
 
 pub use options::{PostgresOptions, Weakness};
+pub(crate) use own::Ended;
+pub use own::OwnTransactions;
+/// The client whose transactions [`OwnTransactions`] works in.
+pub use tokio_postgres;
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,6 +52,7 @@ const NAME: &str = "postgres";
 /// A store in a Postgres database.
 pub struct PostgresStore {
     schema: Arc<str>,
+    idle_ms: u64,
     standing: Standing,
     writers: Arc<Pool>,
     readers: Arc<Pool>,
@@ -60,13 +68,14 @@ impl PostgresStore {
     pub async fn connect(url: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         let target = Target::new(url, options)?;
         let schema: Arc<str> = target.options.schema.as_str().into();
+        let idle_ms = target.options.idle_in_transaction_timeout_ms;
         let readers = u32::try_from(target.options.readers).unwrap_or(u32::MAX);
         let readers = Arc::new(Pool::new(target.clone(), Role::Reader, readers));
         let writers = Arc::new(Pool::new(target.clone(), Role::Writer, LANES));
         let standing = writers.warm().await?;
         readers.warm().await?;
         let watch = Arc::new(Watch::start(target));
-        Ok(Self { schema, standing, writers, readers, watch })
+        Ok(Self { schema, idle_ms, standing, writers, readers, watch })
     }
 
     /// Makes the schema or brings it up to date. Safe to run at any time, by many at once.

@@ -62,8 +62,8 @@ pub(super) fn state_code(state: State) -> i16 {
 }
 
 /// A token as Postgres keeps it.
-pub(super) fn token_column(token: Token) -> Vec<u8> {
-    token.0.to_be_bytes().to_vec()
+pub(super) fn token_column(token: Token) -> [u8; 16] {
+    token.0.to_be_bytes()
 }
 
 /// The version of the rules and the hash.

@@ -285,7 +285,7 @@ impl<'c> Writes<'c> {
             None => bind_key(statement, &record.key)?,
         }
         bind_record(statement, &record)?;
-        bind_body(statement, 21, &draft.outcome, stamp)?;
+        bind_body(statement, 21, outcome_body(draft), stamp)?;
         bind_body(statement, 22, &draft.payload, stamp)?;
         if let Condition::FenceIs(_, Fence(number)) | Condition::RevIs(_, Rev(number)) = condition {
             statement.raw_bind_parameter(23, signed(*number))?;
@@ -373,7 +373,7 @@ impl<'c> Writes<'c> {
         };
         bind_record(statement, &record)?;
         let bodies = [
-            (21, &draft.outcome, there.and_then(|row| row.outcome_id)),
+            (21, outcome_body(draft), there.and_then(|row| row.outcome_id)),
             (22, &draft.payload, there.and_then(|row| row.payload_id)),
         ];
         for (parameter, body, old) in bodies {
@@ -425,7 +425,9 @@ impl<'c> Writes<'c> {
     fn insert_bodies(&mut self, draft: &Draft, stamp: u64) -> Result<(), Failure> {
         let key = &draft.record.key;
         let id = signed(stamp);
-        if let Body::Set(bytes) = &draft.outcome {
+        if let Body::Set(bytes) = &draft.outcome
+            && !bytes.is_empty()
+        {
             self.insert_outcome.execute((id, key.tenant_column(), &bytes[..]))?;
         }
         if let Body::Set(bytes) = &draft.payload {
@@ -560,6 +562,14 @@ impl<'c> Writes<'c> {
             None => Ok(None),
             Some(row) => Ok(Some(rows::read_stored(row, key)?.0)),
         }
+    }
+}
+
+/// What is done with the row of an outcome: an empty one has none.
+fn outcome_body(draft: &Draft) -> &Body {
+    match &draft.outcome {
+        Body::Set(bytes) if bytes.is_empty() => &Body::Clear,
+        body => body,
     }
 }
 

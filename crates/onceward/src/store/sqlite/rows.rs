@@ -4,6 +4,8 @@
 //! its digest, a payload and a mark by seals of their own. Unsigned numbers are kept in SQLite's
 //! signed ones bit by bit; instants, which indexes sort by, are bounded so that their order holds.
 
+use std::sync::LazyLock;
+
 use onceward_core::Bytes;
 use onceward_core::audit::{Audited, Entry, Trace};
 use onceward_core::batch::Write;
@@ -57,7 +59,18 @@ pub(super) fn bound_instants(record: &mut Record) {
     record.sweep_at = record.sweep_at.map(bounded);
 }
 
-/// Binds everything of a record from its state on: parameters 4 to 20 of every write.
+/// Bytes of an instant in a row.
+const INSTANT_BYTES: usize = 6;
+/// Bytes of a digest in a row.
+const DIGEST_BYTES: usize = 33;
+/// Bytes that the name of a job's first taker is expected to have.
+const OWNER_BYTES: usize = 24;
+/// The digest of an outcome that has no row.
+static EMPTY: LazyLock<Fingerprint> = LazyLock::new(|| fingerprint_bytes(b""));
+/// Zeros, as many as a row may need.
+const ZEROS: [u8; 256] = [0; 256];
+
+/// Binds everything of a record from its state on: parameters 4 to 20 of every write, and 26.
 pub(super) fn bind_record(statement: &mut Statement<'_>, record: &Record) -> rusqlite::Result<()> {
     let rest = codec::encode_rest(record);
     statement.raw_bind_parameter(4, state_code(record.state))?;
@@ -79,7 +92,44 @@ pub(super) fn bind_record(statement: &mut Statement<'_>, record: &Record) -> rus
     }
     statement.raw_bind_parameter(18, record.has_payload)?;
     statement.raw_bind_parameter(19, &rest[..])?;
-    statement.raw_bind_parameter(20, queue_column(record))
+    statement.raw_bind_parameter(20, queue_column(record))?;
+    statement.raw_bind_parameter(26, &ZEROS[..room(record).min(ZEROS.len())])
+}
+
+/// How much of a record's row is kept for what a later write of it will add, so that rows keep
+/// their size from the claim to the end. A wrong guess costs a move of the row, nothing else.
+fn room(record: &Record) -> usize {
+    let stamp = stamp_bytes(record.rev.0);
+    let count = |there: bool| usize::from(there);
+    let missing = |there: usize, bytes: usize| 1_usize.saturating_sub(there) * bytes;
+    let (fence, outcome) = (count(record.fence.is_some()), count(record.outcome.is_some()));
+    let (due, expires) = (count(record.due_at.is_some()), count(record.expires_at.is_some()));
+    let has_row = record.outcome.is_some_and(|outcome| outcome != *EMPTY);
+    // The words for what is not done yet take no byte of their own.
+    let mut room = usize::from(state_code(record.state) < 2)
+        + missing(outcome, DIGEST_BYTES)
+        + missing(fence + count(has_row), stamp)
+        + missing(due + expires, INSTANT_BYTES)
+        + missing(count(record.sweep_at.is_some()), INSTANT_BYTES);
+    if record.key.kind() == Kind::Job {
+        room += missing(count(record.last_fence.0 > 0), stamp)
+            + missing(count(record.owner.is_some()), OWNER_BYTES)
+            + missing(count(queue_column(record).is_some()), record.key.scope_column().len());
+    }
+    // From 58 bytes on, the length of a blob takes one byte more.
+    room - usize::from(room > 57)
+}
+
+/// Bytes of a stamp in a row.
+fn stamp_bytes(stamp: u64) -> usize {
+    match stamp {
+        0..=0x7f => 1,
+        0x80..=0x7fff => 2,
+        0x8000..=0x7f_ffff => 3,
+        0x80_0000..=0x7fff_ffff => 4,
+        0x8000_0000..=0x7fff_ffff_ffff => 6,
+        _ => 8,
+    }
 }
 
 /// Binds tenant, kind and name: parameters 1 to 3.
@@ -146,8 +196,10 @@ pub(super) fn read_stored(row: &Row<'_>, key: &Key) -> Result<(Stored, Option<i6
         ValueRef::Null => None,
         value => Some(value.as_blob().map_err(blob_error)?),
     };
+    // An empty one has no row.
+    let body = body.or_else(|| record.outcome.filter(|_| points.is_none()).map(|_| &[][..]));
     let whole = match (&record.outcome, points, body) {
-        (Some(digest), Some(_), Some(body)) => fingerprint_bytes(body).hash() == digest.hash(),
+        (Some(digest), _, Some(body)) => fingerprint_bytes(body).hash() == digest.hash(),
         (None, Some(_), Some(_)) | (None, None, None) => true,
         _ => false,
     };

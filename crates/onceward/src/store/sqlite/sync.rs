@@ -47,9 +47,9 @@ struct Held {
     answers: Vec<(u64, Answer)>,
     /// Threads that may still hand in answers.
     producers: usize,
-    /// Whether the log is being synced.
-    syncing: bool,
-    /// Whom to tell when that ends.
+    /// The last commit that was in the log when the latest sync began.
+    covered: u64,
+    /// Whom to tell when the next one begins.
     waiting: Option<Sender<Message>>,
     /// Why nothing can be made durable any more.
     broken: Option<String>,
@@ -87,11 +87,13 @@ impl Sync {
         self.filled.notify_one();
     }
 
-    /// Whether a further commit would only wait for the disk: then its writer may as well gather
-    /// more for it, and is told ([`Message::Synced`]) when the disk is free.
+    /// Whether a commit waits for its sync to begin: the next one would only wait with it, so its
+    /// writer may as well gather more, and is told ([`Message::Syncing`]) when that sync begins.
+    /// One commit is made while the one before it is synced, and is in the log when that ends.
     pub(super) fn is_busy(&self, writer: &Sender<Message>) -> bool {
         let mut held = self.locked();
-        let busy = held.broken.is_none() && (held.syncing || !held.answers.is_empty());
+        let waits = !held.answers.is_empty() && self.written.load(Ordering::Acquire) > held.covered;
+        let busy = held.broken.is_none() && waits;
         if busy && held.waiting.is_none() {
             held.waiting = Some(writer.clone());
         }
@@ -120,7 +122,7 @@ impl Sync {
         while self.take(&mut answers) {
             // Whatever was written before the sync begins is durable after it.
             let written = self.written.load(Ordering::Acquire);
-            let mut broken = self.broken();
+            let mut broken = self.begins(written);
             // Not tried again: a disk that lost what it was given may say yes the next time.
             if broken.is_none() {
                 match log() {
@@ -129,7 +131,6 @@ impl Sync {
                 }
                 self.locked().broken.clone_from(&broken);
             }
-            self.synced();
             let mut early = Vec::new();
             for (commit, answer) in answers.drain(..) {
                 match &broken {
@@ -143,13 +144,15 @@ impl Sync {
         }
     }
 
-    fn synced(&self) {
+    /// A sync of what is written begins, unless the disk has failed before, and how.
+    fn begins(&self, written: u64) -> Option<String> {
         let mut held = self.locked();
-        held.syncing = false;
+        held.covered = written;
         if let Some(writer) = held.waiting.take() {
             // A writer that is gone has nothing left to commit.
-            let _ = writer.send(Message::Synced);
+            let _ = writer.send(Message::Syncing);
         }
+        held.broken.clone()
     }
 
     /// Waits until an answer can be told. False when none can come any more.
@@ -159,7 +162,6 @@ impl Sync {
             let written = self.written.load(Ordering::Acquire);
             if held.answers.iter().any(|(commit, _)| *commit <= written) {
                 answers.append(&mut held.answers);
-                held.syncing = true;
                 return true;
             }
             if held.producers == 0 {

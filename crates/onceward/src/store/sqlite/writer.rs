@@ -55,8 +55,8 @@ pub(super) struct Call {
 /// What the writer is told.
 pub(super) enum Message {
     Commit(Call),
-    /// The log has been synced; said when the writer asked for it.
-    Synced,
+    /// A sync of the log begins; said when the writer asked for it.
+    Syncing,
     Stop,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Writer {
 /// Calls that wait.
 struct Inbox {
     messages: Receiver<Message>,
-    /// Where whoever syncs the log tells that it has.
+    /// Where whoever syncs the log tells that it begins.
     own: Sender<Message>,
     stopped: bool,
 }
@@ -191,7 +191,7 @@ impl Inbox {
         while !self.stopped && calls.is_empty() {
             match self.messages.recv() {
                 Ok(Message::Commit(call)) => calls.push(call),
-                Ok(Message::Synced) => {}
+                Ok(Message::Syncing) => {}
                 Ok(Message::Stop) | Err(_) => self.stopped = true,
             }
         }
@@ -202,7 +202,7 @@ impl Inbox {
                     batches += call.work.len();
                     calls.push(call);
                 }
-                Ok(Message::Synced) => {}
+                Ok(Message::Syncing) => {}
                 Ok(Message::Stop) => self.stopped = true,
                 Err(_) => break,
             }
@@ -210,13 +210,19 @@ impl Inbox {
         Some(calls)
     }
 
-    /// A further call for the open transaction, as long as its commit would only wait for the disk.
+    /// A further call for the open transaction: one that waits, or one that comes as long as the
+    /// commit would only wait for another.
     fn more(&mut self, sync: &Sync) -> Option<Call> {
-        while !self.stopped && sync.is_busy(&self.own) {
-            match self.messages.recv() {
-                Ok(Message::Commit(call)) => return Some(call),
-                Ok(Message::Synced) => {}
-                Ok(Message::Stop) | Err(_) => self.stopped = true,
+        while !self.stopped {
+            let message = match self.messages.try_recv() {
+                Err(_) if !sync.is_busy(&self.own) => return None,
+                Err(_) => self.messages.recv().unwrap_or(Message::Stop),
+                Ok(message) => message,
+            };
+            match message {
+                Message::Commit(call) => return Some(call),
+                Message::Syncing => {}
+                Message::Stop => self.stopped = true,
             }
         }
         None

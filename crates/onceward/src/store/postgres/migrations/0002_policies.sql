@@ -8,18 +8,22 @@
 -- Two roles see rows across tenants, for reading only, and nobody logs in as them: onceward_lister
 -- sees the places of records and entries (see 0004), onceward_views owns the views (see 0005).
 
-CREATE FUNCTION current_tenant() RETURNS text LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
-DECLARE
-    tenant text := current_setting('onceward.tenant', true);
+CREATE FUNCTION no_tenant(setting text) RETURNS text LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
 BEGIN
-    IF tenant IS NULL OR tenant = '' THEN
-        RAISE EXCEPTION 'no tenant is set: onceward.tenant is %',
-            CASE WHEN tenant IS NULL THEN 'not set' ELSE 'empty' END
-            USING ERRCODE = 'insufficient_privilege',
-                HINT = 'SELECT set_config(''onceward.tenant'', $1, true) in the same transaction.';
-    END IF;
-    RETURN tenant;
+    RAISE EXCEPTION 'no tenant is set: onceward.tenant is %',
+        CASE WHEN setting IS NULL THEN 'not set' ELSE 'empty' END
+        USING ERRCODE = 'insufficient_privilege',
+            HINT = 'SELECT set_config(''onceward.tenant'', $1, true) in the same transaction.';
 END
+$$;
+
+-- In plain SQL, so that it becomes part of the statement's plan and is no call of its own.
+CREATE FUNCTION current_tenant() RETURNS text LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT CASE
+        WHEN current_setting('onceward.tenant', true) <> ''
+            THEN current_setting('onceward.tenant', true)
+        ELSE no_tenant(current_setting('onceward.tenant', true))
+    END
 $$;
 
 -- The subquery is there so that the setting is read once per statement, not once per row.

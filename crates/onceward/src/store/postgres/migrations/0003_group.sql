@@ -8,9 +8,10 @@
 -- makes one batch leave and delays nobody. A lock is released after the rows are visible to
 -- everyone, so the next holder sees them all.
 --
--- Everything that belongs to a tenant lies in slices: the n-th tenant's part of an array ends where
--- the n-th number of its `_end` array says. The tenant is set for its slice alone, never a list of
--- them, and is empty again when the function returns.
+-- Everything that belongs to a tenant lies in slices: the rows of one tenant and one kind, as arrays
+-- of the types below. The tenant is set for its slice alone, never a list of them, and is empty
+-- again when the function returns. No two batches of a group name the same row: the program sees to
+-- it, and what is written is counted, so that a row that comes twice fails the group.
 
 -- The number that stands for a name: the schema, `record`, tenant, kind and name, or the schema,
 -- `mark`, tenant and name, or the schema, `token` and the token in hex. The same in the program.
@@ -33,12 +34,55 @@ CREATE TYPE looked AS (
     mark_position bigint, mark_updated_at bigint, mark_value bytea, mark_digest bytea,
     mark_seal bytea
 );
+-- What a group is made of. `batch` counts from 1. `place` and `turn` count the rows of their kind
+-- in the whole group from 1; `checked` is the place of the check that looked at the same record, or
+-- 0. The program writes these fields in this order.
+--
+-- A look at a record. Rules: 0 none (only the token is asked for), 1 absent, 2 rev, 3 fence.
+CREATE TYPE check_row AS (
+    place integer, batch integer, rule smallint, name text, number bigint, token bytea
+);
+-- A look at a mark. Rules: 0 at this position, 1 at most at it.
+CREATE TYPE stand_row AS (
+    place integer, batch integer, rule smallint, name text, number bigint
+);
+-- A record to write. `grants` is 0 keeps the fence, 1 grants, 2 ends, 3 grants and ends at once.
+-- Of `due`, `expires` and `sweep` those are whiles that `whiles` names (1, 2, 4), -1 for ever; the
+-- others are instants.
+CREATE TYPE put_row AS (
+    turn integer, batch integer, checked integer, name text, state smallint, fingerprint bytea,
+    grants smallint, fence bigint, last_fence bigint, token bytea, attempt bigint,
+    priority smallint, created bigint, whiles smallint, due bigint, expires bigint, sweep bigint,
+    outcome bytea, has_payload boolean, rest bytea, base bytea
+);
+CREATE TYPE outcome_row AS (batch integer, checked integer, name text, bytes bytea);
+CREATE TYPE payload_row AS (batch integer, checked integer, name text, bytes bytea, seal bytea);
+-- What is dropped: 0 a record with all that lies beside it, 1 its outcome, 2 its payload.
+CREATE TYPE gone_row AS (batch integer, what smallint, name text);
+CREATE TYPE mark_row AS (
+    batch integer, name text, position bigint, keeps boolean, value bytea, digest bytea, base bytea
+);
+CREATE TYPE entry_row AS (
+    turn integer, batch integer, action text, subject text, key_hash text, payload_hash text,
+    version_before bigint, version_after bigint, fence bigint, actor text, request_id text,
+    correlation_id text, detail text
+);
+-- One tenant's rows of one kind; marks and entries lie in any slice of their tenant. Records come in
+-- three parts: those that must not be there (`fresh`), those that a check found (`there`), and those
+-- of which nothing is known (`others`). An array without rows is NULL.
+CREATE TYPE slice_row AS (
+    tenant text, kind smallint, checks check_row[], stands stand_row[], fresh put_row[],
+    there put_row[], others put_row[], outcomes outcome_row[], payloads payload_row[],
+    gone gone_row[], marks mark_row[], entries entry_row[]
+);
+-- A check that did not pass, or a batch that was applied before (`again`).
+CREATE TYPE seen_row AS (place integer, batch integer, rev bigint, fence bigint, again boolean);
 
 -- An instant of a draft: a while after now (-1: the end of time), or as it was given.
-CREATE FUNCTION instant(now bigint, after bigint, kept bigint) RETURNS bigint
+CREATE FUNCTION instant(now bigint, is_while boolean, given bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS 'SELECT CASE WHEN after IS NULL THEN kept WHEN after < 0 THEN 9223372036854775807
-        ELSE now + after END';
+    AS 'SELECT CASE WHEN NOT is_while THEN given WHEN given < 0 THEN 9223372036854775807
+        ELSE now + given END';
 
 -- The eight bytes that close a record's rest: a hash of what its writer knew beforehand (`base`)
 -- and of what is known only now. The same as in the program's codec.
@@ -57,49 +101,35 @@ CREATE FUNCTION mark_seal(base bytea, at_position bigint, updated_at bigint, dig
     AS 'SELECT substr(sha256(base || int8send(8) || int8send(at_position) || int8send(8)
         || int8send(updated_at) || int8send(coalesce(octet_length(digest), 0))
         || coalesce(digest, ''''::bytea)), 1, 8)';
-
--- The records of a slice as they are written: the meaning of a draft, as the program's core says
--- it. `grants` is 0 keeps the fence, 1 grants, 2 ends, 3 grants and ends at once; and 4 more where
--- the batch demands that no record is there. Those that draw no stamp are left out.
-CREATE FUNCTION resolved(
-    whose text, now_ms bigint, fresh boolean, kind smallint[], name text[], state smallint[],
-    fingerprint bytea[], rev bigint[], grants smallint[], fence bigint[], last_fence bigint[],
-    token bytea[], attempt bigint[], priority smallint[], created bigint[], due bigint[],
-    due_in bigint[], expires bigint[], expires_in bigint[], sweep bigint[], sweep_in bigint[],
-    outcome bytea[], has_payload boolean[], rest bytea[], base bytea[]
-) RETURNS TABLE (
-    r_tenant text, r_kind smallint, r_name text, r_state smallint, r_fingerprint bytea,
-    r_rev bigint, r_fence bigint, r_last_fence bigint, r_token bytea, r_attempt bigint,
-    r_priority smallint, r_created_at bigint, r_updated_at bigint, r_due_at bigint,
-    r_expires_at bigint, r_sweep_at bigint, r_outcome bytea, r_has_payload boolean, r_rest bytea
+-- Records as they are written: the meaning of a draft, as the program's core says it. Those of
+-- batches that are not `ok` are left out. Part of the statement that calls it, not a call of its own.
+CREATE FUNCTION resolved(now_ms bigint, ok boolean[], stamps bigint[], rows put_row[])
+RETURNS TABLE (
+    r_checked integer, r_name text, r_state smallint, r_fingerprint bytea, r_rev bigint,
+    r_fence bigint, r_last_fence bigint, r_token bytea, r_attempt bigint, r_priority smallint,
+    r_created_at bigint, r_due_at bigint, r_expires_at bigint, r_sweep_at bigint,
+    r_outcome bytea, r_has_payload boolean, r_rest bytea
 ) LANGUAGE sql STABLE AS $$
     SELECT
-        $1, one.kind, one.name, one.state, one.fingerprint, one.rev, one.fence, one.last_fence,
-        one.token, one.attempt, one.priority, one.created_at, $2, one.due_at, one.expires_at,
+        one.checked, one.name, one.state, one.fingerprint, one.rev, one.fence, one.last_fence,
+        one.token, one.attempt, one.priority, one.created_at, one.due_at, one.expires_at,
         one.sweep_at, one.outcome, one.has_payload,
         one.rest || record_seal(
-            one.base, one.rev, one.fence, one.last_fence, one.created_at, $2, one.due_at,
+            one.base, one.rev, one.fence, one.last_fence, one.created_at, $1, one.due_at,
             one.expires_at, one.sweep_at
         )
     FROM (
         SELECT
-            p.kind, p.name, p.state, p.fingerprint, p.rev,
-            CASE p.grants & 3 WHEN 0 THEN p.fence WHEN 1 THEN p.rev END AS fence,
-            CASE WHEN p.grants & 3 IN (1, 3) THEN p.rev ELSE p.last_fence END AS last_fence,
-            p.token, p.attempt, p.priority, coalesce(p.created, $2) AS created_at,
-            instant($2, p.due_in, p.due) AS due_at,
-            instant($2, p.expires_in, p.expires) AS expires_at,
-            instant($2, p.sweep_in, p.sweep) AS sweep_at,
+            p.checked, p.name, p.state, p.fingerprint, $3[p.turn] AS rev,
+            CASE p.grants WHEN 0 THEN p.fence WHEN 1 THEN $3[p.turn] END AS fence,
+            CASE WHEN p.grants IN (1, 3) THEN $3[p.turn] ELSE p.last_fence END AS last_fence,
+            p.token, p.attempt, p.priority, coalesce(p.created, $1) AS created_at,
+            instant($1, p.whiles & 1 <> 0, p.due) AS due_at,
+            instant($1, p.whiles & 2 <> 0, p.expires) AS expires_at,
+            instant($1, p.whiles & 4 <> 0, p.sweep) AS sweep_at,
             p.outcome, p.has_payload, p.rest, p.base
-        FROM unnest(
-            $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
-            $22, $23, $24, $25
-        ) AS p (
-            kind, name, state, fingerprint, rev, grants, fence, last_fence, token, attempt,
-            priority, created, due, due_in, expires, expires_in, sweep, sweep_in, outcome,
-            has_payload, rest, base
-        )
-        WHERE p.rev IS NOT NULL AND (p.grants >= 4) = $3
+        FROM unnest($4) AS p
+        WHERE $2[p.batch]
     ) AS one
 $$;
 
@@ -149,58 +179,279 @@ RETURNS SETOF looked LANGUAGE sql STABLE AS $$
         LIMIT 1
     ) AS m
 $$;
+-- What is there where a check of a slice failed.
+CREATE FUNCTION look_failed(s slice_row, failed bigint[])
+RETURNS SETOF looked LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM look_records(
+        s.tenant,
+        ARRAY(SELECT s.kind FROM unnest(s.checks) AS c WHERE c.place = ANY (failed)),
+        ARRAY(SELECT c.name FROM unnest(s.checks) AS c WHERE c.place = ANY (failed)),
+        NULL,
+        ARRAY(SELECT c.place::bigint FROM unnest(s.checks) AS c WHERE c.place = ANY (failed))
+    );
+    RETURN QUERY SELECT * FROM look_marks(
+        s.tenant,
+        ARRAY(SELECT c.name FROM unnest(s.stands) AS c WHERE -c.place = ANY (failed)),
+        ARRAY(SELECT -c.place::bigint FROM unnest(s.stands) AS c WHERE -c.place = ANY (failed))
+    );
+END
+$$;
+
+-- For each part of `records` a function that looks and one that writes: a statement that names the
+-- part itself need not find it out for every row.
+DO $make$
+DECLARE
+    part record;
+BEGIN
+    FOR part IN
+        SELECT of_kind, 'records_' || kind_name AS of_table, kind_name
+        FROM unnest(ARRAY['request', 'job', 'event', 'append'])
+            WITH ORDINALITY AS one (kind_name, place), LATERAL (SELECT place - 1) AS k (of_kind)
+    LOOP
+        -- What the checks of a slice found: where each record is, whether it has an outcome, and
+        -- the checks that did not pass. A row is looked up by a subquery of one row, so that the
+        -- whole key is used whatever the server believes of the table.
+        EXECUTE format($function$
+            CREATE FUNCTION check_%1$s(
+                whose text, checks check_row[], OUT at tid[], OUT held boolean[],
+                OUT seen seen_row[]
+            ) LANGUAGE plpgsql AS $body$
+            BEGIN
+                SELECT
+                    array_agg(r.at), array_agg(coalesce(r.held, false)),
+                    array_agg(ROW(
+                        one.place, one.batch, r.rev, r.fence, coalesce(r.token = one.token, false)
+                    )::seen_row) FILTER (WHERE r.token = one.token OR CASE one.rule
+                        WHEN 0 THEN false
+                        WHEN 1 THEN r.rev IS NOT NULL
+                        WHEN 2 THEN (r.rev = one.number) IS NOT TRUE
+                        ELSE (r.fence = one.number) IS NOT TRUE
+                    END)
+                INTO at, held, seen
+                FROM unnest(checks) AS one
+                LEFT JOIN LATERAL (
+                    SELECT
+                        found.ctid AS at, found.outcome IS NOT NULL AS held, found.rev,
+                        found.fence, found.token
+                    FROM %2$I AS found
+                    WHERE found.tenant = whose AND found.kind = %3$s AND found.name = one.name
+                    LIMIT 1
+                ) AS r ON true;
+            END
+            $body$
+        $function$, part.kind_name, part.of_table, part.of_kind);
+
+        -- Writes over records where the checks found them. Without the setting, a server that
+        -- believes the table to be empty reads all of the tenant's records instead.
+        EXECUTE format($function$
+            CREATE FUNCTION move_%1$s(
+                whose text, now_ms bigint, ok boolean[], stamps bigint[], at tid[], there put_row[]
+            ) RETURNS boolean LANGUAGE plpgsql SET enable_indexscan = off AS $body$
+            DECLARE
+                written bigint;
+            BEGIN
+                UPDATE %2$I AS kept SET
+                    state = r_state, fingerprint = r_fingerprint, rev = r_rev, fence = r_fence,
+                    last_fence = r_last_fence, token = r_token, attempt = r_attempt,
+                    priority = r_priority, created_at = r_created_at, updated_at = now_ms,
+                    due_at = r_due_at, expires_at = r_expires_at, sweep_at = r_sweep_at,
+                    outcome = r_outcome, has_payload = r_has_payload, rest = r_rest
+                FROM resolved(now_ms, ok, stamps, there)
+                -- The place alone would do; the name is there so that nothing else is written.
+                WHERE kept.ctid = at[r_checked] AND kept.name = r_name;
+                GET DIAGNOSTICS written = ROW_COUNT;
+                IF written <> cardinality(there)
+                    AND written <> (SELECT count(*) FROM unnest(there) AS p WHERE ok[p.batch])
+                THEN
+                    RAISE EXCEPTION 'a record is written twice in one group, or was moved'
+                        USING ERRCODE = 'cardinality_violation';
+                END IF;
+                RETURN true;
+            END
+            $body$
+        $function$, part.kind_name, part.of_table, part.of_kind);
+
+        EXECUTE format($function$
+            CREATE FUNCTION put_%1$s(
+                whose text, now_ms bigint, ok boolean[], stamps bigint[], at tid[],
+                fresh put_row[], there put_row[], others put_row[]
+            ) RETURNS boolean LANGUAGE plpgsql AS $body$
+            DECLARE
+                done boolean;
+            BEGIN
+                IF fresh IS NOT NULL THEN
+                    INSERT INTO %2$I (
+                        tenant, kind, name, state, fingerprint, rev, fence, last_fence, token,
+                        attempt, priority, created_at, updated_at, due_at, expires_at, sweep_at,
+                        outcome, has_payload, rest
+                    )
+                    SELECT
+                        whose, %3$s, r_name, r_state, r_fingerprint, r_rev, r_fence, r_last_fence,
+                        r_token, r_attempt, r_priority, r_created_at, now_ms, r_due_at,
+                        r_expires_at, r_sweep_at, r_outcome, r_has_payload, r_rest
+                    FROM resolved(now_ms, ok, stamps, fresh);
+                END IF;
+                IF there IS NOT NULL THEN
+                    done := move_%1$s(whose, now_ms, ok, stamps, at, there);
+                END IF;
+                IF others IS NOT NULL THEN
+                    INSERT INTO %2$I (
+                        tenant, kind, name, state, fingerprint, rev, fence, last_fence, token,
+                        attempt, priority, created_at, updated_at, due_at, expires_at, sweep_at,
+                        outcome, has_payload, rest
+                    )
+                    SELECT
+                        whose, %3$s, r_name, r_state, r_fingerprint, r_rev, r_fence, r_last_fence,
+                        r_token, r_attempt, r_priority, r_created_at, now_ms, r_due_at,
+                        r_expires_at, r_sweep_at, r_outcome, r_has_payload, r_rest
+                    FROM resolved(now_ms, ok, stamps, others)
+                    ON CONFLICT (tenant, kind, name) DO UPDATE SET
+                        state = EXCLUDED.state, fingerprint = EXCLUDED.fingerprint,
+                        rev = EXCLUDED.rev, fence = EXCLUDED.fence,
+                        last_fence = EXCLUDED.last_fence, token = EXCLUDED.token,
+                        attempt = EXCLUDED.attempt, priority = EXCLUDED.priority,
+                        created_at = EXCLUDED.created_at, updated_at = EXCLUDED.updated_at,
+                        due_at = EXCLUDED.due_at, expires_at = EXCLUDED.expires_at,
+                        sweep_at = EXCLUDED.sweep_at, outcome = EXCLUDED.outcome,
+                        has_payload = EXCLUDED.has_payload, rest = EXCLUDED.rest;
+                END IF;
+                RETURN true;
+            END
+            $body$
+        $function$, part.kind_name, part.of_table, part.of_kind);
+    END LOOP;
+END
+$make$;
+
+-- What lies beside records: dropped before it is set, because a batch may clear what another slice
+-- of it does not set. Where a check saw that nothing is there, a plain insert is enough.
+CREATE FUNCTION put_beside(
+    whose text, of_kind smallint, ok boolean[], at tid[], held boolean[], gone gone_row[],
+    set_outcomes outcome_row[], set_payloads payload_row[]
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    one gone_row;
+    written bigint;
+BEGIN
+    IF gone IS NOT NULL THEN
+        FOREACH one IN ARRAY gone LOOP
+            CONTINUE WHEN NOT ok[one.batch];
+            IF one.what = 0 THEN
+                DELETE FROM records AS r
+                WHERE r.tenant = whose AND r.kind = of_kind AND r.name = one.name;
+            END IF;
+            IF one.what IN (0, 1) THEN
+                DELETE FROM outcomes AS r
+                WHERE r.tenant = whose AND r.kind = of_kind AND r.name = one.name;
+            END IF;
+            IF one.what IN (0, 2) THEN
+                DELETE FROM payloads AS r
+                WHERE r.tenant = whose AND r.kind = of_kind AND r.name = one.name;
+            END IF;
+        END LOOP;
+    END IF;
+    IF set_outcomes IS NOT NULL THEN
+        INSERT INTO outcomes (tenant, kind, name, bytes)
+        SELECT whose, of_kind, new.name, new.bytes FROM unnest(set_outcomes) AS new
+        WHERE ok[new.batch] AND NOT held[new.checked];
+        GET DIAGNOSTICS written = ROW_COUNT;
+        IF written < cardinality(set_outcomes) THEN
+            INSERT INTO outcomes (tenant, kind, name, bytes)
+            SELECT whose, of_kind, new.name, new.bytes FROM unnest(set_outcomes) AS new
+            WHERE ok[new.batch] AND (NOT held[new.checked]) IS NOT TRUE
+            ON CONFLICT (tenant, kind, name) DO UPDATE SET bytes = EXCLUDED.bytes;
+        END IF;
+    END IF;
+    IF set_payloads IS NOT NULL THEN
+        INSERT INTO payloads (tenant, kind, name, bytes, seal)
+        SELECT whose, of_kind, new.name, new.bytes, new.seal FROM unnest(set_payloads) AS new
+        WHERE ok[new.batch] AND new.checked > 0 AND at[new.checked] IS NULL;
+        GET DIAGNOSTICS written = ROW_COUNT;
+        IF written < cardinality(set_payloads) THEN
+            INSERT INTO payloads (tenant, kind, name, bytes, seal)
+            SELECT whose, of_kind, new.name, new.bytes, new.seal FROM unnest(set_payloads) AS new
+            WHERE ok[new.batch] AND NOT (new.checked > 0 AND at[new.checked] IS NULL)
+            ON CONFLICT (tenant, kind, name)
+                DO UPDATE SET bytes = EXCLUDED.bytes, seal = EXCLUDED.seal;
+        END IF;
+    END IF;
+    RETURN true;
+END
+$$;
+
+-- The maximum keeps a mark from moving back even if someone's SQL went around the locks. A mark that
+-- keeps its value is told by its digest, so that the value is not read.
+CREATE FUNCTION put_marks(whose text, now_ms bigint, ok boolean[], rows mark_row[])
+RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO marks AS kept (tenant, name, position, updated_at, seal, digest, value)
+    SELECT
+        whose, one.name, one.position, now_ms,
+        mark_seal(one.base, one.position, now_ms, one.digest), one.digest, one.value
+    FROM (
+        SELECT
+            w.name, greatest(w.position, m.position) AS position, w.value, w.base,
+            CASE WHEN w.keeps THEN m.digest ELSE w.digest END AS digest
+        FROM unnest(rows) AS w
+        LEFT JOIN LATERAL (
+            SELECT found.position, found.digest FROM marks AS found
+            WHERE found.tenant = whose AND found.name = w.name
+            LIMIT 1
+        ) AS m ON true
+        WHERE ok[w.batch]
+    ) AS one
+    ON CONFLICT (tenant, name) DO UPDATE SET
+        position = EXCLUDED.position, updated_at = EXCLUDED.updated_at,
+        seal = EXCLUDED.seal, digest = EXCLUDED.digest,
+        value = CASE
+            WHEN EXCLUDED.value IS NULL AND EXCLUDED.digest = kept.digest THEN kept.value
+            ELSE EXCLUDED.value
+        END;
+    RETURN true;
+END
+$$;
 
 -- Applies a group. The first row is the answer: now, what became of each batch (0 applied, 1 left
 -- because a lock was held, 2 applied before, 3 refused), rev and fence of those applied before, the
 -- checks that failed (records from 1, marks from -1 down), and the stamps of the puts. The other
--- rows show what is there where a check failed; `place` names the check.
+-- rows show what is there where a check failed; `place` names the check. `put_batch` and
+-- `entry_batch` name the batch of each put and each entry, in their turns.
 CREATE FUNCTION apply_group(
-    batches integer, locks bigint[], lock_batch integer[],
-    token_batch integer[], tokens bytea[], purge_ms bigint,
-    tenants text[],
-    check_end integer[], check_batch integer[], check_rule smallint[], check_kind smallint[],
-    check_name text[], check_number bigint[], check_token bytea[],
-    stand_end integer[], stand_batch integer[], stand_rule smallint[], stand_name text[],
-    stand_number bigint[],
-    put_end integer[], put_batch integer[], put_kind smallint[], put_name text[],
-    put_state smallint[], put_fingerprint bytea[], put_grant smallint[], put_fence bigint[],
-    put_last_fence bigint[], put_token bytea[], put_attempt bigint[], put_priority smallint[],
-    put_created bigint[], put_due bigint[], put_due_in bigint[], put_expires bigint[],
-    put_expires_in bigint[], put_sweep bigint[], put_sweep_in bigint[], put_outcome bytea[],
-    put_has_payload boolean[], put_rest bytea[], put_base bytea[], put_turn integer[],
-    body_end integer[], body_batch integer[], body_table smallint[], body_kind smallint[],
-    body_name text[], body_bytes bytea[], body_seal bytea[],
-    gone_end integer[], gone_batch integer[], gone_table smallint[], gone_kind smallint[],
-    gone_name text[],
-    mark_end integer[], mark_batch integer[], mark_name text[], mark_position bigint[],
-    mark_keeps boolean[], mark_value bytea[], mark_digest bytea[], mark_base bytea[],
-    audit_end integer[], audit_batch integer[], audit_action text[], audit_subject text[],
-    audit_key_hash text[], audit_payload_hash text[], audit_before bigint[], audit_after bigint[],
-    audit_fence bigint[], audit_actor text[], audit_request text[], audit_correlation text[],
-    audit_detail text[], audit_turn integer[],
+    batches integer, locks bigint[], lock_batch integer[], token_batch integer[], tokens bytea[],
+    purge_ms bigint, put_batch integer[], entry_batch integer[], slices slice_row[],
     OUT now_ms bigint, OUT verdicts smallint[], OUT again_rev bigint[], OUT again_fence bigint[],
     OUT failed bigint[], OUT stamps bigint[], OUT there looked
 ) RETURNS SETOF record LANGUAGE plpgsql
 SET search_path FROM CURRENT AS $$
 DECLARE
     ok boolean[] := array_fill(true, ARRAY[batches]);
+    s slice_row;
     n integer;
-    low integer;
-    high integer;
-    seen record;
+    missed integer[];
+    result record;
+    seen seen_row;
+    at tid[];
+    held boolean[];
+    stand stand_row;
+    failed_stands stand_row[];
+    ids bigint[];
     notified text;
-    entries bigint[];
+    -- Assigned, not performed: an expression costs a tenth of a query.
+    tenant text;
+    done boolean;
 BEGIN
     verdicts := array_fill(0::smallint, ARRAY[batches]);
     again_rev := array_fill(NULL::bigint, ARRAY[batches]);
     again_fence := again_rev;
     -- A statement of its own: whatever the holders before us committed is seen by the next.
-    FOR seen IN
-        SELECT DISTINCT one.batch FROM unnest(locks, lock_batch) AS one (lock, batch)
+    missed := ARRAY(
+        SELECT one.batch FROM unnest(locks, lock_batch) AS one (lock, batch)
         WHERE NOT pg_try_advisory_xact_lock(one.lock)
-    LOOP
-        ok[seen.batch] := false;
-        verdicts[seen.batch] := 1;
+    );
+    FOREACH n IN ARRAY missed LOOP
+        ok[n] := false;
+        verdicts[n] := 1;
     END LOOP;
     -- Now is read once everything is locked: a slow writer with an old clock would shorten or
     -- lengthen leases that others have judged since.
@@ -208,268 +459,122 @@ BEGIN
 
     -- A batch that comes again is known by its token, and changes nothing.
     IF cardinality(tokens) > 0 THEN
-        FOR seen IN
+        missed := ARRAY(
             SELECT one.batch FROM unnest(token_batch, tokens) AS one (batch, token)
             WHERE EXISTS (SELECT FROM tokens AS t WHERE t.token = one.token OFFSET 0)
-        LOOP
-            IF ok[seen.batch] THEN
-                ok[seen.batch] := false;
-                verdicts[seen.batch] := 2;
+        );
+        FOREACH n IN ARRAY missed LOOP
+            IF ok[n] THEN
+                ok[n] := false;
+                verdicts[n] := 2;
             END IF;
         END LOOP;
     END IF;
 
-    low := 1;
-    FOR n IN 1 .. cardinality(tenants) LOOP
-        high := check_end[n];
-        CONTINUE WHEN high < low AND stand_end[n] <= coalesce(stand_end[n - 1], 0);
-        PERFORM set_config('onceward.tenant', tenants[n], true);
-        IF high >= low THEN
-            FOR seen IN
-                SELECT
-                    low - 1 + one.place AS place, one.batch, r.rev, r.fence,
-                    coalesce(r.token = one.token, false) AS again
-                FROM unnest(
-                    check_batch[low:high], check_rule[low:high], check_kind[low:high],
-                    check_name[low:high], check_number[low:high], check_token[low:high]
-                ) WITH ORDINALITY AS one (batch, rule, kind, name, number, token, place)
-                LEFT JOIN LATERAL (
-                    SELECT found.rev, found.fence, found.token FROM records AS found
-                    WHERE found.tenant = tenants[n] AND found.kind = one.kind
-                        AND found.name = one.name
-                    LIMIT 1
-                ) AS r ON true
-                WHERE r.token = one.token OR CASE one.rule
-                    WHEN 0 THEN false
-                    WHEN 1 THEN r.rev IS NOT NULL
-                    WHEN 2 THEN (r.rev = one.number) IS NOT TRUE
-                    ELSE (r.fence = one.number) IS NOT TRUE
-                END
-            LOOP
-                IF verdicts[seen.batch] IN (0, 3) AND seen.again THEN
+    FOREACH s IN ARRAY slices LOOP
+        CONTINUE WHEN s.checks IS NULL AND s.stands IS NULL;
+        tenant := set_config('onceward.tenant', s.tenant, true);
+        IF s.checks IS NOT NULL THEN
+            CASE s.kind
+                WHEN 0 THEN result := check_request(s.tenant, s.checks);
+                WHEN 1 THEN result := check_job(s.tenant, s.checks);
+                WHEN 2 THEN result := check_event(s.tenant, s.checks);
+                ELSE result := check_append(s.tenant, s.checks);
+            END CASE;
+            at := at || result.at;
+            held := held || result.held;
+            IF result.seen IS NOT NULL THEN
+                FOREACH seen IN ARRAY result.seen LOOP
+                    CONTINUE WHEN verdicts[seen.batch] NOT IN (0, 3);
                     ok[seen.batch] := false;
-                    verdicts[seen.batch] := 2;
-                    again_rev[seen.batch] := seen.rev;
-                    again_fence[seen.batch] := seen.fence;
-                ELSIF verdicts[seen.batch] IN (0, 3) AND NOT seen.again THEN
-                    ok[seen.batch] := false;
-                    verdicts[seen.batch] := 3;
-                    failed := failed || seen.place;
-                END IF;
-            END LOOP;
-            low := high + 1;
+                    IF seen.again THEN
+                        verdicts[seen.batch] := 2;
+                        again_rev[seen.batch] := seen.rev;
+                        again_fence[seen.batch] := seen.fence;
+                    ELSE
+                        verdicts[seen.batch] := 3;
+                        failed := failed || seen.place::bigint;
+                    END IF;
+                END LOOP;
+            END IF;
         END IF;
-        IF stand_end[n] > coalesce(stand_end[n - 1], 0) THEN
-            FOR seen IN
-                SELECT coalesce(stand_end[n - 1], 0) + one.place AS place, one.batch
-                FROM unnest(
-                    stand_batch[coalesce(stand_end[n - 1], 0) + 1:stand_end[n]],
-                    stand_rule[coalesce(stand_end[n - 1], 0) + 1:stand_end[n]],
-                    stand_name[coalesce(stand_end[n - 1], 0) + 1:stand_end[n]],
-                    stand_number[coalesce(stand_end[n - 1], 0) + 1:stand_end[n]]
-                ) WITH ORDINALITY AS one (batch, rule, name, number, place)
+        IF s.stands IS NOT NULL THEN
+            failed_stands := ARRAY(
+                SELECT one
+                FROM unnest(s.stands) AS one
                 LEFT JOIN LATERAL (
                     SELECT found.position FROM marks AS found
-                    WHERE found.tenant = tenants[n] AND found.name = one.name
+                    WHERE found.tenant = s.tenant AND found.name = one.name
                     LIMIT 1
                 ) AS m ON true
                 WHERE NOT CASE one.rule
                     WHEN 0 THEN coalesce(m.position, 0) = one.number
                     ELSE coalesce(m.position, 0) <= one.number
                 END
-            LOOP
-                IF verdicts[seen.batch] IN (0, 3) THEN
-                    ok[seen.batch] := false;
-                    verdicts[seen.batch] := 3;
-                    failed := failed || (-seen.place);
-                END IF;
+            );
+            FOREACH stand IN ARRAY failed_stands LOOP
+                CONTINUE WHEN verdicts[stand.batch] NOT IN (0, 3);
+                ok[stand.batch] := false;
+                verdicts[stand.batch] := 3;
+                failed := failed || (-stand.place)::bigint;
             END LOOP;
         END IF;
     END LOOP;
 
     -- Drawn after the locks: nobody else can have drawn for the same key since. A number that is
-    -- lost in a rollback or a crash leaves a gap and no harm. What was refused draws none. Slices
-    -- are in the order of tenants; numbers rise in the order of the writes, whose turns are told.
-    stamps := ARRAY(
-        SELECT drawn.stamp
-        FROM (
-            SELECT one.place, CASE WHEN ok[one.batch] THEN nextval('stamps') END AS stamp
-            FROM unnest(put_batch, put_turn) WITH ORDINALITY AS one (batch, turn, place)
-            ORDER BY one.turn
-        ) AS drawn
-        ORDER BY drawn.place
-    );
-    entries := ARRAY(
-        SELECT drawn.entry
-        FROM (
-            SELECT one.place, CASE WHEN ok[one.batch] THEN nextval('entries') END AS entry
-            FROM unnest(audit_batch, audit_turn) WITH ORDINALITY AS one (batch, turn, place)
-            ORDER BY one.turn
-        ) AS drawn
-        ORDER BY drawn.place
-    );
-    FOR n IN 1 .. cardinality(tenants) LOOP
-        -- A group that writes nothing takes no lock of a table either.
-        EXIT WHEN NOT true = ANY (ok);
-        PERFORM set_config('onceward.tenant', tenants[n], true);
-
-        low := coalesce(put_end[n - 1], 0) + 1;
-        high := put_end[n];
-        IF high >= low THEN
-            -- Most records are new, and a plain insert is cheaper than one that may be an update.
-            IF 4 <= ANY (put_grant[low:high]) THEN
-                INSERT INTO records (
-                    tenant, kind, name, state, fingerprint, rev, fence, last_fence, token, attempt,
-                    priority, created_at, updated_at, due_at, expires_at, sweep_at, outcome,
-                    has_payload, rest
+    -- lost in a rollback or a crash leaves a gap and no harm. What was refused draws none.
+    IF cardinality(put_batch) > 0 THEN
+        stamps := ARRAY(
+            SELECT CASE WHEN ok[batch] THEN nextval('stamps') END FROM unnest(put_batch) AS batch
+        );
+    END IF;
+    IF cardinality(entry_batch) > 0 THEN
+        ids := ARRAY(
+            SELECT CASE WHEN ok[batch] THEN nextval('entries') END FROM unnest(entry_batch) AS batch
+        );
+    END IF;
+    -- A group that writes nothing takes no lock of a table either.
+    IF true = ANY (ok) THEN
+        FOREACH s IN ARRAY slices LOOP
+            tenant := set_config('onceward.tenant', s.tenant, true);
+            IF s.fresh IS NOT NULL OR s.there IS NOT NULL OR s.others IS NOT NULL THEN
+                CASE s.kind
+                    WHEN 0 THEN done := put_request(
+                        s.tenant, now_ms, ok, stamps, at, s.fresh, s.there, s.others);
+                    WHEN 1 THEN done := put_job(
+                        s.tenant, now_ms, ok, stamps, at, s.fresh, s.there, s.others);
+                    WHEN 2 THEN done := put_event(
+                        s.tenant, now_ms, ok, stamps, at, s.fresh, s.there, s.others);
+                    ELSE done := put_append(
+                        s.tenant, now_ms, ok, stamps, at, s.fresh, s.there, s.others);
+                END CASE;
+            END IF;
+            IF s.outcomes IS NOT NULL OR s.payloads IS NOT NULL OR s.gone IS NOT NULL THEN
+                done := put_beside(
+                    s.tenant, s.kind, ok, at, held, s.gone, s.outcomes, s.payloads);
+            END IF;
+            IF s.marks IS NOT NULL THEN
+                done := put_marks(s.tenant, now_ms, ok, s.marks);
+            END IF;
+            IF s.entries IS NOT NULL THEN
+                INSERT INTO audit (
+                    id, tenant, at, action, subject, key_hash, payload_hash, version_before,
+                    version_after, fence, actor, request_id, correlation_id, detail
                 )
-                SELECT * FROM resolved(
-                    tenants[n], now_ms, true, put_kind[low:high], put_name[low:high],
-                    put_state[low:high], put_fingerprint[low:high], stamps[low:high],
-                    put_grant[low:high], put_fence[low:high], put_last_fence[low:high],
-                    put_token[low:high], put_attempt[low:high], put_priority[low:high],
-                    put_created[low:high], put_due[low:high], put_due_in[low:high],
-                    put_expires[low:high], put_expires_in[low:high], put_sweep[low:high],
-                    put_sweep_in[low:high], put_outcome[low:high], put_has_payload[low:high],
-                    put_rest[low:high], put_base[low:high]
-                );
-            END IF;
-            IF 4 > ANY (put_grant[low:high]) THEN
-                INSERT INTO records (
-                    tenant, kind, name, state, fingerprint, rev, fence, last_fence, token, attempt,
-                    priority, created_at, updated_at, due_at, expires_at, sweep_at, outcome,
-                    has_payload, rest
-                )
-                SELECT * FROM resolved(
-                    tenants[n], now_ms, false, put_kind[low:high], put_name[low:high],
-                    put_state[low:high], put_fingerprint[low:high], stamps[low:high],
-                    put_grant[low:high], put_fence[low:high], put_last_fence[low:high],
-                    put_token[low:high], put_attempt[low:high], put_priority[low:high],
-                    put_created[low:high], put_due[low:high], put_due_in[low:high],
-                    put_expires[low:high], put_expires_in[low:high], put_sweep[low:high],
-                    put_sweep_in[low:high], put_outcome[low:high], put_has_payload[low:high],
-                    put_rest[low:high], put_base[low:high]
-                )
-                ON CONFLICT (tenant, kind, name) DO UPDATE SET
-                    state = EXCLUDED.state, fingerprint = EXCLUDED.fingerprint,
-                    rev = EXCLUDED.rev, fence = EXCLUDED.fence, last_fence = EXCLUDED.last_fence,
-                    token = EXCLUDED.token, attempt = EXCLUDED.attempt,
-                    priority = EXCLUDED.priority, created_at = EXCLUDED.created_at,
-                    updated_at = EXCLUDED.updated_at, due_at = EXCLUDED.due_at,
-                    expires_at = EXCLUDED.expires_at, sweep_at = EXCLUDED.sweep_at,
-                    outcome = EXCLUDED.outcome, has_payload = EXCLUDED.has_payload,
-                    rest = EXCLUDED.rest;
-            END IF;
-        END IF;
-
-        -- Before the bodies: a batch may clear what another slice of it does not set.
-        low := coalesce(gone_end[n - 1], 0) + 1;
-        high := gone_end[n];
-        FOR i IN low .. high LOOP
-            CONTINUE WHEN NOT ok[gone_batch[i]];
-            IF gone_table[i] = 0 THEN
-                DELETE FROM records AS r
-                WHERE r.tenant = tenants[n] AND r.kind = gone_kind[i] AND r.name = gone_name[i];
-            END IF;
-            IF gone_table[i] IN (0, 1) THEN
-                DELETE FROM outcomes AS r
-                WHERE r.tenant = tenants[n] AND r.kind = gone_kind[i] AND r.name = gone_name[i];
-            END IF;
-            IF gone_table[i] IN (0, 2) THEN
-                DELETE FROM payloads AS r
-                WHERE r.tenant = tenants[n] AND r.kind = gone_kind[i] AND r.name = gone_name[i];
+                SELECT
+                    ids[one.turn], s.tenant, now_ms, one.action, one.subject, one.key_hash,
+                    one.payload_hash, one.version_before, one.version_after, one.fence, one.actor,
+                    one.request_id, one.correlation_id, one.detail
+                FROM unnest(s.entries) AS one
+                WHERE ok[one.batch];
             END IF;
         END LOOP;
-
-        low := coalesce(body_end[n - 1], 0) + 1;
-        high := body_end[n];
-        IF high >= low THEN
-            IF 1 = ANY (body_table[low:high]) THEN
-                INSERT INTO outcomes (tenant, kind, name, bytes)
-                SELECT tenants[n], one.kind, one.name, one.bytes
-                FROM unnest(
-                    body_batch[low:high], body_table[low:high], body_kind[low:high],
-                    body_name[low:high], body_bytes[low:high]
-                ) AS one (batch, place, kind, name, bytes)
-                WHERE ok[one.batch] AND one.place = 1
-                ON CONFLICT (tenant, kind, name) DO UPDATE SET bytes = EXCLUDED.bytes;
-            END IF;
-            IF 2 = ANY (body_table[low:high]) THEN
-                INSERT INTO payloads (tenant, kind, name, bytes, seal)
-                SELECT tenants[n], one.kind, one.name, one.bytes, one.seal
-                FROM unnest(
-                    body_batch[low:high], body_table[low:high], body_kind[low:high],
-                    body_name[low:high], body_bytes[low:high], body_seal[low:high]
-                ) AS one (batch, place, kind, name, bytes, seal)
-                WHERE ok[one.batch] AND one.place = 2
-                ON CONFLICT (tenant, kind, name)
-                    DO UPDATE SET bytes = EXCLUDED.bytes, seal = EXCLUDED.seal;
-            END IF;
+        IF cardinality(tokens) > 0 THEN
+            -- No conflict clause: a token that is there already must fail the group, not pass unseen.
+            INSERT INTO tokens (token, at)
+            SELECT one.token, now_ms FROM unnest(token_batch, tokens) AS one (batch, token)
+            WHERE ok[one.batch];
         END IF;
-
-        -- The maximum keeps a mark from moving back even if someone's SQL went around the locks. A
-        -- mark that keeps its value is told by its digest, so that the value is not read.
-        low := coalesce(mark_end[n - 1], 0) + 1;
-        high := mark_end[n];
-        IF high >= low THEN
-            INSERT INTO marks AS kept (tenant, name, position, updated_at, seal, digest, value)
-            SELECT
-                tenants[n], one.name, one.position, now_ms,
-                mark_seal(one.base, one.position, now_ms, one.digest), one.digest, one.value
-            FROM (
-                SELECT
-                    w.name, greatest(w.position, m.position) AS position, w.value, w.base,
-                    CASE WHEN w.keeps THEN m.digest ELSE w.digest END AS digest
-                FROM unnest(
-                    mark_batch[low:high], mark_name[low:high], mark_position[low:high],
-                    mark_keeps[low:high], mark_value[low:high], mark_digest[low:high],
-                    mark_base[low:high]
-                ) AS w (batch, name, position, keeps, value, digest, base)
-                LEFT JOIN LATERAL (
-                    SELECT found.position, found.digest FROM marks AS found
-                    WHERE found.tenant = tenants[n] AND found.name = w.name
-                    LIMIT 1
-                ) AS m ON true
-                WHERE ok[w.batch]
-            ) AS one
-            ON CONFLICT (tenant, name) DO UPDATE SET
-                position = EXCLUDED.position, updated_at = EXCLUDED.updated_at,
-                seal = EXCLUDED.seal, digest = EXCLUDED.digest,
-                value = CASE
-                    WHEN EXCLUDED.value IS NULL AND EXCLUDED.digest = kept.digest THEN kept.value
-                    ELSE EXCLUDED.value
-                END;
-        END IF;
-
-        low := coalesce(audit_end[n - 1], 0) + 1;
-        high := audit_end[n];
-        IF high >= low THEN
-            INSERT INTO audit (
-                id, tenant, at, action, subject, key_hash, payload_hash, version_before, version_after,
-                fence, actor, request_id, correlation_id, detail
-            )
-            SELECT
-                one.id, tenants[n], now_ms, one.action, one.subject, one.key_hash, one.payload_hash,
-                one.version_before, one.version_after, one.fence, one.actor, one.request_id,
-                one.correlation_id, one.detail
-            FROM unnest(
-                entries[low:high], audit_action[low:high], audit_subject[low:high],
-                audit_key_hash[low:high], audit_payload_hash[low:high], audit_before[low:high],
-                audit_after[low:high], audit_fence[low:high], audit_actor[low:high],
-                audit_request[low:high], audit_correlation[low:high], audit_detail[low:high]
-            ) AS one (
-                id, action, subject, key_hash, payload_hash, version_before, version_after,
-                fence, actor, request_id, correlation_id, detail
-            )
-            WHERE one.id IS NOT NULL;
-        END IF;
-    END LOOP;
-
-    IF cardinality(tokens) > 0 AND true = ANY (ok) THEN
-        -- No conflict clause: a token that is already there must fail the group, not pass unseen.
-        INSERT INTO tokens (token, at)
-        SELECT one.token, now_ms FROM unnest(token_batch, tokens) AS one (batch, token)
-        WHERE ok[one.batch];
     END IF;
     IF purge_ms IS NOT NULL THEN
         -- Skips what another process prunes at the same time.
@@ -479,53 +584,35 @@ BEGIN
         );
     END IF;
 
-    -- One bell for all that someone in another process waits for. It rings with the commit.
-    DELETE FROM wanted AS w WHERE w.lock = ANY (ARRAY(
-        SELECT one.lock FROM unnest(locks, lock_batch) AS one (lock, batch) WHERE ok[one.batch]
-    ));
-    IF FOUND THEN
-        SELECT string_agg(DISTINCT one.lock::text, ' ') INTO notified
-        FROM unnest(locks, lock_batch) AS one (lock, batch) WHERE ok[one.batch];
-        -- Too many to name: everyone looks.
-        PERFORM pg_notify(
-            current_schema(), CASE WHEN octet_length(notified) < 7900 THEN notified ELSE '' END
-        );
+    -- One bell for all that someone in another process waits for. It rings with the commit. Who marks
+    -- a key after this look finds its lock held, and looks again.
+    IF EXISTS (SELECT FROM wanted) THEN
+        DELETE FROM wanted AS w WHERE w.lock = ANY (ARRAY(
+            SELECT one.lock FROM unnest(locks, lock_batch) AS one (lock, batch) WHERE ok[one.batch]
+        ));
+        IF FOUND THEN
+            SELECT string_agg(DISTINCT one.lock::text, ' ') INTO notified
+            FROM unnest(locks, lock_batch) AS one (lock, batch) WHERE ok[one.batch];
+            -- Too many to name: everyone looks.
+            PERFORM pg_notify(
+                current_schema(), CASE WHEN octet_length(notified) < 7900 THEN notified ELSE '' END
+            );
+        END IF;
     END IF;
 
     there := NULL;
     RETURN NEXT;
-    PERFORM set_config('onceward.tenant', '', true);
-    IF failed IS NULL THEN
-        RETURN;
+    IF failed IS NOT NULL THEN
+        FOREACH s IN ARRAY slices LOOP
+            CONTINUE WHEN s.checks IS NULL AND s.stands IS NULL;
+            tenant := set_config('onceward.tenant', s.tenant, true);
+            RETURN QUERY
+                SELECT
+                    NULL::bigint, NULL::smallint[], NULL::bigint[], NULL::bigint[], NULL::bigint[],
+                    NULL::bigint[], shown
+                FROM look_failed(s, failed) AS shown;
+        END LOOP;
     END IF;
-    FOR n IN 1 .. cardinality(tenants) LOOP
-        low := coalesce(check_end[n - 1], 0) + 1;
-        high := check_end[n];
-        CONTINUE WHEN high < low AND stand_end[n] <= coalesce(stand_end[n - 1], 0);
-        PERFORM set_config('onceward.tenant', tenants[n], true);
-        RETURN QUERY
-            SELECT
-                NULL::bigint, NULL::smallint[], NULL::bigint[], NULL::bigint[], NULL::bigint[],
-                NULL::bigint[], shown
-            FROM look_records(
-                tenants[n],
-                ARRAY(SELECT check_kind[f] FROM unnest(failed) AS f WHERE f BETWEEN low AND high),
-                ARRAY(SELECT check_name[f] FROM unnest(failed) AS f WHERE f BETWEEN low AND high),
-                NULL,
-                ARRAY(SELECT f FROM unnest(failed) AS f WHERE f BETWEEN low AND high)
-            ) AS shown;
-        low := coalesce(stand_end[n - 1], 0) + 1;
-        high := stand_end[n];
-        RETURN QUERY
-            SELECT
-                NULL::bigint, NULL::smallint[], NULL::bigint[], NULL::bigint[], NULL::bigint[],
-                NULL::bigint[], shown
-            FROM look_marks(
-                tenants[n],
-                ARRAY(SELECT stand_name[-f] FROM unnest(failed) AS f WHERE -f BETWEEN low AND high),
-                ARRAY(SELECT f FROM unnest(failed) AS f WHERE -f BETWEEN low AND high)
-            ) AS shown;
-    END LOOP;
-    PERFORM set_config('onceward.tenant', '', true);
+    tenant := set_config('onceward.tenant', '', true);
 END
 $$;

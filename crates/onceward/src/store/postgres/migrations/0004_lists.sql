@@ -54,7 +54,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
     SELECT r.tenant, r.kind, r.name
     FROM records AS r
-    WHERE r.sweep_at IS NOT NULL AND r.sweep_at <= until
+    WHERE r.sweep_at IS NOT NULL AND r.sweep_at BETWEEN after_at AND until
         AND (r.sweep_at, r.tenant, r.kind, r.name)
             > (after_at, after_tenant, after_kind, after_name)
     ORDER BY r.sweep_at, r.tenant, r.kind, r.name

@@ -353,7 +353,8 @@ END
 $$;
 
 -- Makes a job that follows what the transaction writes. Returns whether it is new: a job of the
--- same queue, type and resource is made once. Without a resource, the same payload is the same job.
+-- same queue, type and resource is made once, for as long as it is kept: one whose retention has
+-- ended is made anew. Without a resource, the same payload is the same job.
 CREATE FUNCTION enqueue(
     tenant text, queue text, type text, payload jsonb, resource text DEFAULT NULL,
     run_in_ms bigint DEFAULT 0, priority integer DEFAULT 0
@@ -371,8 +372,15 @@ DECLARE
         || varint(5) || '\x0000000000000000'::bytea;
     now_at bigint;
     number bigint;
-    there bytea;
+    there record;
 BEGIN
+    -- As the program bounds a whole key.
+    IF octet_length(whose) + octet_length(of_name) > 2560 THEN
+        RAISE EXCEPTION 'the key is % bytes, escaped, but at most 2560 are allowed',
+            octet_length(whose) + octet_length(of_name)
+            USING ERRCODE = 'invalid_parameter_value',
+                HINT = 'Tenant, queue, type and resource together are the key.';
+    END IF;
     run_in_ms := coalesce(run_in_ms, 0);
     priority := coalesce(priority, 0);
     IF priority NOT BETWEEN 0 AND 9 OR run_in_ms NOT BETWEEN 0 AND 315360000000 THEN
@@ -381,17 +389,26 @@ BEGIN
     END IF;
     PERFORM pg_advisory_xact_lock(lock);
     PERFORM set_config('onceward.tenant', whose, true);
-    SELECT r.fingerprint INTO there FROM records AS r
+    -- Read under the lock, as the records are: an old now would find a job kept that is not.
+    now_at := store_now_ms();
+    SELECT r.fingerprint, r.state = 6 OR (r.state = 2 AND r.expires_at <= now_at) AS is_over
+    INTO there FROM records AS r
     WHERE r.tenant = whose AND r.kind = 1 AND r.name = of_name;
-    IF FOUND THEN
-        IF there <> fingerprint THEN
+    IF FOUND AND there.is_over IS TRUE THEN
+        DELETE FROM records AS r
+        WHERE r.tenant = whose AND r.kind = 1 AND r.name = of_name;
+        DELETE FROM outcomes AS r
+        WHERE r.tenant = whose AND r.kind = 1 AND r.name = of_name;
+        DELETE FROM payloads AS r
+        WHERE r.tenant = whose AND r.kind = 1 AND r.name = of_name;
+    ELSIF FOUND THEN
+        IF there.fingerprint <> fingerprint THEN
             RAISE EXCEPTION 'a job of this queue, type and resource has another payload'
                 USING ERRCODE = 'OW004';
         END IF;
         PERFORM set_config('onceward.tenant', '', true);
         RETURN false;
     END IF;
-    now_at := store_now_ms();
     number := nextval('stamps');
     INSERT INTO records (
         tenant, kind, name, state, fingerprint, rev, fence, last_fence, token, attempt, priority,
@@ -424,4 +441,18 @@ BEGIN
     PERFORM set_config('onceward.tenant', '', true);
     RETURN true;
 END
+$$;
+
+-- A group of the program in a transaction of its caller's, whose session has settings of its own; what
+-- it does is said at apply_group. For members of onceward_engine.
+CREATE FUNCTION apply_own(
+    batches integer, locks bigint[], lock_batch integer[], token_batch integer[], tokens bytea[],
+    purge_ms bigint, put_batch integer[], entry_batch integer[], slices slice_row[],
+    OUT now_ms bigint, OUT verdicts smallint[], OUT again_rev bigint[], OUT again_fence bigint[],
+    OUT failed bigint[], OUT stamps bigint[], OUT there looked
+) RETURNS SETOF record LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET row_security = on
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off AS $$
+    SELECT * FROM apply_group($1, $2, $3, $4, $5, $6, $7, $8, $9)
 $$;

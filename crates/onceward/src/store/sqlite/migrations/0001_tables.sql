@@ -27,7 +27,10 @@ CREATE TABLE records (
     -- The queue, as long as the record is a job that may be taken at due_at.
     queue       TEXT,
     outcome_id  INTEGER,
-    payload_id  INTEGER
+    payload_id  INTEGER,
+    -- Zeros in the place of what a later write adds: a row that keeps its size is overwritten where
+    -- it is, and no page is split for it.
+    room        BLOB    NOT NULL
 ) STRICT;
 
 -- The names of the records up to meta.indexed. Written by the writer in the order of the names, many
@@ -44,7 +47,8 @@ CREATE TABLE names (
 CREATE INDEX records_sweep ON records (sweep_at) WHERE sweep_at IS NOT NULL;
 CREATE INDEX records_due ON records (queue, priority DESC, due_at) WHERE queue IS NOT NULL;
 
--- Numbered by the stamp of the write that set them: always appended, never changed.
+-- Numbered by the stamp of the write that set them: always appended, never changed. An empty outcome
+-- has no row.
 CREATE TABLE outcomes (
     id     INTEGER PRIMARY KEY,
     tenant TEXT NOT NULL,

@@ -3,5 +3,5 @@ UPDATE records SET
     state = ?4, rev = ?5, fence = ?6, last_fence = ?7, token = ?8, fingerprint = ?9,
     attempt = ?10, priority = ?11, created_at = ?12, updated_at = ?13, due_at = ?14,
     expires_at = ?15, sweep_at = ?16, outcome = ?17, has_payload = ?18, rest = ?19, queue = ?20,
-    outcome_id = ?21, payload_id = ?22
+    room = ?26, outcome_id = ?21, payload_id = ?22
 WHERE id = ?1
