@@ -39,10 +39,10 @@ async fn c02_a_command_becomes_an_event_that_is_read_as_it_was_sent() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c03_numbers_rise_by_one_and_pages_follow_each_other() {
     let service = Service::start("c03");
-    service.command(&create("a", "e1", &json!({}))).await.must_be(201);
+    service.tell(&create("a", "e1", &json!({}))).await.must_be(201);
     for number in 1..12 {
         let event_id = format!("e{}", number + 1);
-        let done = service.command(&update("a", &event_id, number, &json!({ "n": number }))).await;
+        let done = service.tell(&update("a", &event_id, number, &json!({ "n": number }))).await;
         assert_eq!(done.must_be(201).json()["sequence_number"], number + 1);
     }
     let (mut after, mut numbers) = (String::new(), Vec::new());
@@ -64,10 +64,10 @@ async fn c03_numbers_rise_by_one_and_pages_follow_each_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c04_c05_of_many_writers_that_expect_one_number_one_appends() {
     let service = Service::start("c05");
-    service.command(&create("a", "e1", &json!({}))).await.must_be(201);
+    service.tell(&create("a", "e1", &json!({}))).await.must_be(201);
     let commands: Vec<_> =
         (0..16).map(|n| update("a", &format!("race-{n}"), 1, &json!({ "n": n }))).collect();
-    let answers = join_all(commands.iter().map(|command| service.command(command))).await;
+    let answers = join_all(commands.iter().map(|command| service.tell(command))).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 1);
     for lost in answers.iter().filter(|answer| answer.status != 201) {
         lost.refuses(409, "events.sequence_mismatch");
@@ -77,11 +77,11 @@ async fn c04_c05_of_many_writers_that_expect_one_number_one_appends() {
     for expected in [0, 5] {
         let mut again = create("a", "e9", &json!({}));
         again["expected_seq"] = json!(expected);
-        let refused = service.command(&again).await;
+        let refused = service.tell(&again).await;
         refused.refuses(409, "events.sequence_mismatch");
         assert_eq!(refused.json()["current_seq"], 2, "create on what exists");
     }
-    let early = service.command(&update("none", "e8", 3, &json!({}))).await;
+    let early = service.tell(&update("none", "e8", 3, &json!({}))).await;
     early.refuses(409, "events.sequence_mismatch");
     assert_eq!(early.json()["current_seq"], 0);
 }
@@ -89,19 +89,16 @@ async fn c04_c05_of_many_writers_that_expect_one_number_one_appends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c05_updates_and_deletes_say_what_they_expect() {
     let service = Service::start("c05-required");
-    service.command(&create("a", "e1", &json!({}))).await.must_be(201);
+    service.tell(&create("a", "e1", &json!({}))).await.must_be(201);
     for kind in ["update", "delete"] {
         let command = json!({ "event_id": "e2", "aggregate_id": "a", "kind": kind, "payload": {} });
-        service.command(&command).await.refuses(400, "events.expected_seq_required");
+        service.tell(&command).await.refuses(400, "events.expected_seq_required");
     }
     assert_eq!(service.events("a").await.len(), 1);
-    service.command(&delete("a", "e2", 1)).await.must_be(201);
-    service
-        .command(&update("a", "e3", 2, &json!({})))
-        .await
-        .refuses(409, "events.aggregate_deleted");
+    service.tell(&delete("a", "e2", 1)).await.must_be(201);
+    service.tell(&update("a", "e3", 2, &json!({}))).await.refuses(409, "events.aggregate_deleted");
     // The same command again is its first answer, whatever has happened since.
-    service.command(&delete("a", "e2", 1)).await.must_be(200);
+    service.tell(&delete("a", "e2", 1)).await.must_be(200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -109,20 +106,20 @@ async fn c06_the_same_command_again_is_its_first_answer() {
     let service = Service::start("c06");
     let command = create("a", "e1", &json!({ "name": "Red", "n": 1 }));
     let copies: Vec<_> = vec![command.clone(); 8];
-    let answers = join_all(copies.iter().map(|command| service.command(command))).await;
+    let answers = join_all(copies.iter().map(|command| service.tell(command))).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 1);
     assert!(answers.iter().all(|answer| [200, 201].contains(&answer.status)));
     assert!(answers.iter().all(|answer| answer.body == answers[0].body));
-    service.command(&update("a", "e2", 1, &json!({}))).await.must_be(201);
-    let again = service.command(&command).await.must_be(200);
+    service.tell(&update("a", "e2", 1, &json!({}))).await.must_be(201);
+    let again = service.tell(&command).await.must_be(200);
     assert_eq!(again.body, answers[0].body);
     let spelled = r#"{"payload":{"n":1.0,"name":"Red"},"kind":"create","aggregate_id":"a",
         "event_id":"e1"}"#;
     post("/v1/commands").keyless().raw(spelled).send(&service).await.must_be(200);
-    let other = service.command(&create("a", "e1", &json!({ "name": "Blue", "n": 1 }))).await;
+    let other = service.tell(&create("a", "e1", &json!({ "name": "Blue", "n": 1 }))).await;
     other.refuses(409, "events.payload_mismatch");
     assert_eq!(other.json()["differs"], json!(["/payload/name"]));
-    let other = service.command(&create("b", "e1", &json!({ "name": "Red", "n": 1 }))).await;
+    let other = service.tell(&create("b", "e1", &json!({ "name": "Red", "n": 1 }))).await;
     other.refuses(409, "events.payload_mismatch");
     assert_eq!(service.events("a").await.len(), 2);
     assert!(service.events("b").await.is_empty());
@@ -133,7 +130,7 @@ async fn c10_ids_are_compared_byte_for_byte() {
     let service = Service::start("c10");
     let ids = ["a", "A", "a ", " a", "ä", "a\u{308}", "a/b", "a%2Fb", "a:b", "a?b#c", "日本", ".."];
     for (n, id) in ids.iter().enumerate() {
-        let made = service.command(&create(id, &format!("e{n}"), &json!({ "n": n }))).await;
+        let made = service.tell(&create(id, &format!("e{n}"), &json!({ "n": n }))).await;
         assert_eq!(made.must_be(201).json()["sequence_number"], 1, "{id:?}");
     }
     for (n, id) in ids.iter().enumerate() {
@@ -150,7 +147,7 @@ async fn c10_ids_are_compared_byte_for_byte() {
 async fn a01_organisations_never_see_each_other() {
     let service = Service::start("a01");
     let command = create("a", "e1", &json!({ "word": "ours" }));
-    service.command(&command).await.must_be(201);
+    service.tell(&command).await.must_be(201);
     service.instance_at("a", 1).await;
     let theirs = |path: &str| get(path).by("demo-b");
     assert!(theirs("/v1/aggregates/a/events").send(&service).await.items().is_empty());

@@ -15,7 +15,7 @@ async fn c10_killed_anywhere_every_command_is_one_event_and_one_effect() {
     let mut service = Service::start("killed");
     for w in 0..WRITERS {
         let made = create(&format!("a{w}"), &format!("{w}-0"), &json!({ "trips": 0 }));
-        service.command(&made).await.must_be(201);
+        service.tell(&made).await.must_be(201);
     }
     let command = |w: usize, number: u64| {
         let payload = json!({ "trips": number, "word": format!("w{w}n{number}") });
@@ -31,7 +31,7 @@ async fn c10_killed_anywhere_every_command_is_one_event_and_one_effect() {
         let answers = join_all(sent).await;
         service = service.started_again();
         for (w, answer) in answers.into_iter().enumerate() {
-            let again = service.command(&command(w, round)).await;
+            let again = service.tell(&command(w, round)).await;
             assert_eq!(again.json()["sequence_number"], round + 1, "{again:?}");
             if let Some(first) = answer.unwrap() {
                 assert_eq!(first.must_be(201).body, again.must_be(200).body);
@@ -58,10 +58,10 @@ async fn c10_killed_anywhere_every_command_is_one_event_and_one_effect() {
 async fn sigterm_drains_and_a_start_goes_on() {
     let mut service = Service::start("sigterm");
     let command = create("a", "e1", &json!({ "word": "kept" }));
-    let first = service.command(&command).await.must_be(201);
+    let first = service.tell(&command).await.must_be(201);
     assert_eq!(service.terminated(), Some(0), "{}", service.said());
     let service = service.started_again();
-    assert_eq!(service.command(&command).await.must_be(200).body, first.body);
-    service.command(&update("a", "e2", 1, &json!({ "n": 2 }))).await.must_be(201);
+    assert_eq!(service.tell(&command).await.must_be(200).body, first.body);
+    service.tell(&update("a", "e2", 1, &json!({ "n": 2 }))).await.must_be(201);
     assert_eq!(service.instance_at("a", 2).await["word"], "kept");
 }

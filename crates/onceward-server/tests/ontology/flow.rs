@@ -25,10 +25,10 @@ fn view<'a>(status: &'a Value, name: &str) -> &'a Value {
 async fn history(service: &Service) {
     for (id, n) in [("a", 1), ("b", 2), ("c", 3)] {
         let payload = json!({ "name": format!("boat {n}") });
-        service.command(&create(id, &format!("{id}1"), &payload)).await.must_be(201);
+        service.tell(&create(id, &format!("{id}1"), &payload)).await.must_be(201);
     }
-    service.command(&update("a", "a2", 1, &json!({ "name": "ship" }))).await.must_be(201);
-    service.command(&delete("b", "b2", 1)).await.must_be(201);
+    service.tell(&update("a", "a2", 1, &json!({ "name": "ship" }))).await.must_be(201);
+    service.tell(&delete("b", "b2", 1)).await.must_be(201);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -106,7 +106,7 @@ async fn c10_separate_processes_stand_by_take_over_and_drain() {
         return;
     }
     let parts = ["relay", "worker", "project"].map(|what| Process::start(&service, what));
-    service.command(&create("d", "d1", &json!({ "name": "last boat" }))).await.must_be(201);
+    service.tell(&create("d", "d1", &json!({ "name": "last boat" }))).await.must_be(201);
     // The service's own parts give their roles back; those of the processes take over.
     assert_eq!(service.terminated(), Some(0));
     let caught_up = async || {

@@ -30,8 +30,8 @@ async fn c11_a_registry_that_is_switched_off_shows_and_the_views_still_follow() 
     let health = get("/healthz").anonymous().try_send(service.admin).await.unwrap().must_be(200);
     let warnings = health.json()["warnings"].to_string();
     assert!(warnings.contains("ENABLE_PROCESSED_EVENT_REGISTRY"), "{warnings}");
-    service.command(&create("a", "e1", &json!({ "n": 1 }))).await.must_be(201);
-    service.command(&update("a", "e2", 1, &json!({ "n": 2 }))).await.must_be(201);
+    service.tell(&create("a", "e1", &json!({ "n": 1 }))).await.must_be(201);
+    service.tell(&update("a", "e2", 1, &json!({ "n": 2 }))).await.must_be(201);
     assert_eq!(service.instance_at("a", 2).await["n"], 2);
 }
 
@@ -43,8 +43,8 @@ async fn c06_c11_in_warn_mode_another_payload_is_a_no_op_with_a_warning() {
         ("EVENT_STORE_SEQUENCE_SCHEMA", "other"),
     ];
     let service = Service::start_named("ontology", "warn", &variables);
-    let first = service.command(&create("a", "e1", &json!({ "n": 1 }))).await.must_be(201);
-    let other = service.command(&create("a", "e1", &json!({ "n": 2 }))).await.must_be(200);
+    let first = service.tell(&create("a", "e1", &json!({ "n": 1 }))).await.must_be(201);
+    let other = service.tell(&create("a", "e1", &json!({ "n": 2 }))).await.must_be(200);
     assert_eq!(other.body, first.body);
     assert!(other.header("warning").starts_with("299 "), "{other:?}");
     assert_eq!(service.events("a").await[0]["payload"]["n"], 1);

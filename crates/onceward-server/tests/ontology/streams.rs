@@ -7,9 +7,9 @@ use super::world::{ORGANISATION_A, Service, command, create, is_shared, update};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_are_listed_shown_and_tailed_beside_a_running_service() {
     let service = Service::start("streams");
-    service.command(&create("a", "e1", &json!({ "n": 1 }))).await.must_be(201);
-    service.command(&update("a", "e2", 1, &json!({ "n": 2 }))).await.must_be(201);
-    service.command(&create("b", "e3", &json!({ "n": 3 }))).await.must_be(201);
+    service.tell(&create("a", "e1", &json!({ "n": 1 }))).await.must_be(201);
+    service.tell(&update("a", "e2", 1, &json!({ "n": 2 }))).await.must_be(201);
+    service.tell(&create("b", "e3", &json!({ "n": 3 }))).await.must_be(201);
     let run = |arguments: &[&str]| {
         let mut command = command(&service.folder, arguments);
         let output = command.args(["--store", service.store_url()]).output().unwrap();

@@ -7,18 +7,15 @@ use super::world::{Service, create, delete, eventually, get, update};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c01_c09_instances_follow_their_events() {
     let service = Service::start("c09");
-    service
-        .command(&create("bike", "e1", &json!({ "name": "Red", "gears": 3 })))
-        .await
-        .must_be(201);
+    service.tell(&create("bike", "e1", &json!({ "name": "Red", "gears": 3 }))).await.must_be(201);
     let expected = json!({ "id": "bike", "sequence_number": 1, "name": "Red", "gears": 3 });
     assert_eq!(service.instance_at("bike", 1).await, expected);
-    service.command(&update("bike", "e2", 1, &json!({ "gears": 7 }))).await.must_be(201);
+    service.tell(&update("bike", "e2", 1, &json!({ "gears": 7 }))).await.must_be(201);
     let expected = json!({ "id": "bike", "sequence_number": 2, "name": "Red", "gears": 7 });
     assert_eq!(service.instance_at("bike", 2).await, expected);
     // The same command again has no second effect.
-    service.command(&update("bike", "e2", 1, &json!({ "gears": 7 }))).await.must_be(200);
-    service.command(&delete("bike", "e3", 2)).await.must_be(201);
+    service.tell(&update("bike", "e2", 1, &json!({ "gears": 7 }))).await.must_be(200);
+    service.tell(&delete("bike", "e3", 2)).await.must_be(201);
     eventually("the instance is gone", async || {
         get("/v1/instances/bike").send(&service).await.status == 404
     })
@@ -31,7 +28,7 @@ async fn c01_c09_instances_follow_their_events() {
 async fn c09_the_search_finds_words_by_their_beginning() {
     let service = Service::start("search");
     for (id, name) in [("b1", "Red racing bike"), ("b2", "Blue bike"), ("b3", "Redwood table")] {
-        service.command(&create(id, id, &json!({ "name": name }))).await.must_be(201);
+        service.tell(&create(id, id, &json!({ "name": name }))).await.must_be(201);
     }
     eventually("all are found", async || {
         service.found("red").await.len() == 2 && service.found("bik").await.len() == 2
@@ -41,7 +38,7 @@ async fn c09_the_search_finds_words_by_their_beginning() {
     assert!(service.found("ed").await.is_empty());
     assert!(service.found("").await.is_empty());
     service
-        .command(&update("b1", "u1", 1, &json!({ "name": "Green racing bike" })))
+        .tell(&update("b1", "u1", 1, &json!({ "name": "Green racing bike" })))
         .await
         .must_be(201);
     eventually("the update is found", async || {
@@ -49,7 +46,7 @@ async fn c09_the_search_finds_words_by_their_beginning() {
     })
     .await;
     assert_eq!(service.found("red").await, [json!({ "id": "b3", "sequence_number": 1 })]);
-    service.command(&delete("b1", "d1", 2)).await.must_be(201);
+    service.tell(&delete("b1", "d1", 2)).await.must_be(201);
     eventually("the deleted one is gone", async || service.found("green").await.is_empty()).await;
 }
 
@@ -58,13 +55,13 @@ async fn c08_classes_are_the_ontology_workers() {
     let service = Service::start("classes");
     let mut class = create("Bike", "c1", &json!({ "label": "Bicycle" }));
     class["target"] = json!("class");
-    service.command(&class).await.must_be(201);
+    service.tell(&class).await.must_be(201);
     let path = "/v1/classes/Bike";
     eventually("the class", async || get(path).send(&service).await.status == 200).await;
     let expected = json!({ "id": "Bike", "sequence_number": 1, "label": "Bicycle" });
     assert_eq!(get(path).send(&service).await.json(), expected);
     // It is no instance, and no search for instances finds it.
-    service.command(&create("i1", "e1", &json!({ "word": "after" }))).await.must_be(201);
+    service.tell(&create("i1", "e1", &json!({ "word": "after" }))).await.must_be(201);
     service.instance_at("i1", 1).await;
     eventually("the search is up to date", async || !service.found("after").await.is_empty()).await;
     get("/v1/instances/Bike").send(&service).await.refuses(404, "events.not_found");

@@ -11,7 +11,7 @@ impl Service {
     }
 
     /// Sends a command of demo-a.
-    pub(crate) async fn command(&self, command: &Value) -> Answer {
+    pub(crate) async fn tell(&self, command: &Value) -> Answer {
         send(command).send(self).await
     }
 
