@@ -106,7 +106,7 @@ async fn order(
 }
 
 /// Begins what must begin.
-async fn opened<'c>(shop: &Shop, client: &'c mut Client, id: &str) -> Box<Open<'c>> {
+async fn opened<'c>(shop: &Shop, client: &'c mut Client, id: &str) -> Open<'c> {
     match shop.engine.begin_once(&shop.own, client, &claim_of(id)).await.unwrap() {
         Begun::Open(open) => open,
         Begun::Not(verdict) => panic!("{verdict:?}"),
@@ -238,7 +238,7 @@ async fn i26_a_duplicate_of_an_open_transaction_is_busy_and_holds_no_connection(
 async fn i19_the_server_ends_a_transaction_that_idles_and_the_key_is_free() {
     let place = Place::new("own_idle").await;
     place.sql(&format!("CREATE TABLE {}.orders (name text NOT NULL)", place.schema)).await;
-    let options = PostgresOptions { idle_in_transaction_timeout_ms: 100, ..place.options() };
+    let options = PostgresOptions { idle_in_transaction_timeout_ms: 500, ..place.options() };
     let store = PostgresStore::connect(&url(), options).await.unwrap();
     let own = store.own_transactions();
     let engine = Engine::new(Arc::new(store));
