@@ -20,8 +20,8 @@ const BEFORE_ANSWER: u8 = 2;
 pub(crate) enum CutAt {
     /// A call of the group's function.
     Group,
-    /// The COMMIT of a transacti    #[allow(dead_code, reason = "not every suite that has this proxy cuts there")]
-on.
+    /// The COMMIT of a transaction.
+    #[allow(dead_code, reason = "not every suite that has this proxy cuts there")]
     Commit,
 }
 
