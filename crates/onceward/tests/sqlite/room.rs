@@ -1,6 +1,8 @@
 //! How records lie in their pages: a row keeps its size from the claim to the end, and an empty
 //! outcome takes no row.
 
+#![expect(clippy::unwrap_used, reason = "helpers of a test fail the test")]
+
 use std::sync::Arc;
 
 use onceward::core::decide::{Claim, Completion, NewJob, Verdict};
