@@ -20,7 +20,7 @@ const PgBoss = pgBossModule.PgBoss ?? pgBossModule.default;
 const connectionString = process.argv[2];
 const schemaOf = { "pg-boss": "onceward_bench_pgboss", "graphile-worker": "onceward_bench_graphile" };
 
-// The best of what was tried on two cores: larger batches and more fetchers gained nothing.
+// Settings of a first try on two cores, not a thorough tuning.
 const CONNECTIONS = 16;
 const FILL_BATCH = 1_000;
 const BOSS_BATCH = 1_000;
