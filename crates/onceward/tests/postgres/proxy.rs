@@ -17,11 +17,11 @@ const BEFORE_ANSWER: u8 = 2;
 
 /// What the wire may be cut at.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code, reason = "each suite that has this proxy cuts at one of them")]
 pub(crate) enum CutAt {
     /// A call of the group's function.
     Group,
     /// The COMMIT of a transaction.
-    #[allow(dead_code, reason = "not every suite that has this proxy cuts there")]
     Commit,
 }
 
