@@ -30,6 +30,12 @@ pub(crate) fn root() -> Result<PathBuf> {
 pub(crate) fn cargo(arguments: &[&str]) -> Result<Command> {
     let mut command = Command::new("cargo");
     command.args(arguments).current_dir(root()?);
+    // What cargo told us about ourselves is not for the next one: build scripts that look at it
+    // (ring's does) would make all that stands on them be built again.
+    let ours = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
+        command.env_remove(name);
+    }
     if is_ci() {
         command.env("CARGO_INCREMENTAL", "0");
     }
