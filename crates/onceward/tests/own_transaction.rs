@@ -12,6 +12,7 @@
 )]
 
 #[path = "postgres/proxy.rs"]
+#[allow(dead_code, reason = "each test binary uses its own part of this")]
 mod proxy;
 #[path = "postgres/support.rs"]
 #[allow(dead_code, reason = "each test binary uses its own part of this")]
@@ -50,7 +51,10 @@ impl Shop {
     async fn with(name: &str, options: EngineOptions) -> Self {
         let place = Place::new(name).await;
         place.sql(&format!("CREATE TABLE {}.orders (name text NOT NULL)", place.schema)).await;
-        let store = place.store().await;
+        // Longer than anything that a busy machine makes of a moment.
+        let options_of_store =
+            PostgresOptions { idle_in_transaction_timeout_ms: 30_000, ..place.options() };
+        let store = PostgresStore::connect(&url(), options_of_store).await.unwrap();
         let own = store.own_transactions();
         let engine = Engine::with_options(Arc::new(store), options);
         Self { place, engine, own }
@@ -106,7 +110,7 @@ async fn order(
 }
 
 /// Begins what must begin.
-async fn opened<'c>(shop: &Shop, client: &'c mut Client, id: &str) -> Box<Open<'c>> {
+async fn opened<'c>(shop: &Shop, client: &'c mut Client, id: &str) -> Open<'c> {
     match shop.engine.begin_once(&shop.own, client, &claim_of(id)).await.unwrap() {
         Begun::Open(open) => open,
         Begun::Not(verdict) => panic!("{verdict:?}"),
@@ -238,7 +242,7 @@ async fn i26_a_duplicate_of_an_open_transaction_is_busy_and_holds_no_connection(
 async fn i19_the_server_ends_a_transaction_that_idles_and_the_key_is_free() {
     let place = Place::new("own_idle").await;
     place.sql(&format!("CREATE TABLE {}.orders (name text NOT NULL)", place.schema)).await;
-    let options = PostgresOptions { idle_in_transaction_timeout_ms: 100, ..place.options() };
+    let options = PostgresOptions { idle_in_transaction_timeout_ms: 500, ..place.options() };
     let store = PostgresStore::connect(&url(), options).await.unwrap();
     let own = store.own_transactions();
     let engine = Engine::new(Arc::new(store));

@@ -31,7 +31,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub enum Begun<'c> {
     /// The key is free and locked: do the work, then [`Open::complete`].
-    Open(Box<Open<'c>>),
+    Open(Open<'c>),
     /// There is nothing to do: a replay, a mismatch, busy, ….
     Not(Verdict),
 }
@@ -43,8 +43,8 @@ pub struct Open<'c> {
     client: &'c mut Client,
     /// The transaction's number.
     number: String,
-    claim: Claim,
-    facts: Facts,
+    claim: Box<Claim>,
+    facts: Box<Facts>,
     ended: bool,
 }
 
@@ -95,14 +95,14 @@ impl Engine {
                 Looked::Free => own.begin(client, &claim.key).await?,
             };
             if let Some(number) = begun {
-                let (own, claim) = (own.clone(), claim.clone());
-                let (engine, facts, ended) = (self.clone(), Facts::default(), false);
+                let (own, claim) = (own.clone(), Box::new(claim.clone()));
+                let (engine, facts, ended) = (self.clone(), Box::default(), false);
                 let mut open = Open { engine, own, client, number, claim, facts, ended };
                 // Under the lock nobody else writes the key: what is there now stays.
                 let (looked, facts) = self.look_own(&open.claim).await?;
-                open.facts = facts;
+                *open.facts = facts;
                 return match looked {
-                    Looked::Free => Ok(Begun::Open(Box::new(open))),
+                    Looked::Free => Ok(Begun::Open(open)),
                     Looked::Verdict(verdict) => {
                         open.abandon().await?;
                         Ok(Begun::Not(verdict))
