@@ -12,6 +12,7 @@
 )]
 
 #[path = "postgres/proxy.rs"]
+#[allow(dead_code, reason = "each test binary uses its own part of this")]
 mod proxy;
 #[path = "postgres/support.rs"]
 #[allow(dead_code, reason = "each test binary uses its own part of this")]
@@ -50,7 +51,10 @@ impl Shop {
     async fn with(name: &str, options: EngineOptions) -> Self {
         let place = Place::new(name).await;
         place.sql(&format!("CREATE TABLE {}.orders (name text NOT NULL)", place.schema)).await;
-        let store = place.store().await;
+        // Longer than anything that a busy machine makes of a moment.
+        let options_of_store =
+            PostgresOptions { idle_in_transaction_timeout_ms: 30_000, ..place.options() };
+        let store = PostgresStore::connect(&url(), options_of_store).await.unwrap();
         let own = store.own_transactions();
         let engine = Engine::with_options(Arc::new(store), options);
         Self { place, engine, own }

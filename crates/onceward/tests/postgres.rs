@@ -12,6 +12,7 @@
 )]
 
 #[path = "postgres/proxy.rs"]
+#[allow(dead_code, reason = "each test binary uses its own part of this")]
 mod proxy;
 #[path = "postgres/support.rs"]
 mod support;
