@@ -90,7 +90,7 @@ impl Objects {
                 Ok(()) => return Ok(Created::Ours),
                 Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
                     if planted(Bug::ConflictTakenForExists) {
-                        return Ok(Created::Theirs(Bytes::new()));
+                        return Ok(Created::Ours);
                     }
                     match self.get(path).await {
                         Ok(Some(there)) => return self.recognise(path, there, content).await,
@@ -116,8 +116,10 @@ impl Objects {
     ) -> Result<Created, EventsError> {
         // An earlier try may have failed between the name and the sync of it.
         self.sync(path).await?;
-        let ours = there == *content && !planted(Bug::OwnConflictTakenForAnothers);
-        Ok(if ours { Created::Ours } else { Created::Theirs(there) })
+        if planted(Bug::OwnConflictTakenForAnothers) {
+            return Err(EventsError::Objects(format!("{path} is someone else's")));
+        }
+        Ok(if there == *content { Created::Ours } else { Created::Theirs(there) })
     }
 
     async fn put_new(&self, path: &Path, content: &Bytes) -> Result<(), Error> {

@@ -29,17 +29,19 @@ pub(super) fn a_conflict_is_no_object() -> Checked {
     Ok(broken(numbers != [1, 2], "i16", "a conflict was taken for someone's segment"))
 }
 
-/// The numbers that a reader finds after two appends, the first of which met a fault.
+/// The numbers that a reader who knows only what is stored finds after two appends, the first of
+/// which met a fault.
 fn after_fault(fault: ObjectFault) -> Result<Vec<u64>, String> {
     run(async move {
         let objects = FaultyObjects::new(Arc::new(InMemory::new()));
-        let (store, _engine) = open(&objects).await?;
+        let (store, engine) = open(&objects).await?;
         objects.script("segments", [fault]);
         let found = async {
             for at in 0..2 {
                 append(&store, at).await?;
             }
-            let read = store.read_after(crate::events::Place::default(), 100).await;
+            let reader = reopen(&objects, &engine).await?;
+            let read = reader.read_after(crate::events::Place::default(), 100).await;
             let read = read.map_err(|error| error.to_string())?;
             Ok::<_, String>(read.into_iter().map(|(_, event)| event.sequence_number).collect())
         };
@@ -76,10 +78,15 @@ pub(super) fn folders_are_synced() -> Checked {
 
 async fn open(objects: &FaultyObjects) -> Result<(EventStore, Engine), String> {
     let engine = Engine::new(Arc::new(MemoryStore::new()));
+    Ok((reopen(objects, &engine).await?, engine))
+}
+
+/// An event store that has seen nothing yet of what is there.
+async fn reopen(objects: &FaultyObjects, engine: &Engine) -> Result<EventStore, String> {
     let inner: Arc<dyn object_store::ObjectStore> = Arc::new(objects.clone());
     let options = EventStoreOptions { append_wait: LONG, ..EventStoreOptions::default() };
     let store = EventStore::open(engine.clone(), inner, options).await;
-    Ok((store.map_err(|error| error.to_string())?, engine))
+    store.map_err(|error| error.to_string())
 }
 
 fn event(at: u64) -> Append {
