@@ -5,6 +5,7 @@
 
 /// A place in the course of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(not(feature = "testing"), expect(unreachable_pub, reason = "shown by `testing` alone"))]
 pub enum Point {
     /// A worker has claimed an event; its handler has not started.
     AfterClaim,
@@ -28,6 +29,7 @@ pub enum Point {
     AfterCheckpoint,
 }
 
+#[cfg(feature = "testing")]
 impl Point {
     /// All of them.
     pub const ALL: [Self; 10] = [
