@@ -90,8 +90,6 @@ zoo! {
     CheckpointBeforeView,
     /// A relay that sends an event again gives it a new id.
     NewIdOnResend,
-    /// An object that is there after a lost answer is taken for someone else's.
-    OwnConflictTakenForAnothers,
     /// A conflict without an object is taken for one.
     ConflictTakenForExists,
     /// A segment holds a number whose lower one lies nowhere yet.

@@ -67,6 +67,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// Starts a child and waits for its word.
+#[expect(clippy::zombie_processes, reason = "it is killed, or has ended, and is waited for")]
 fn start(place: &Place, role: &str, point: &str, word: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     place.tell(&mut command);

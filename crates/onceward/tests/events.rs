@@ -2,6 +2,13 @@
 //!
 //! The interleavings are forced where they matter; nothing waits for time to pass.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test's helpers may fail the test"
+)]
+
 /// Makes a test of each case on each store.
 macro_rules! on_stores {
     ($($name:ident),* $(,)?) => {

@@ -24,10 +24,13 @@ pub(crate) enum Cut {
     Answer(u16, &'static str),
 }
 
+/// What is to be cut: how, which operation, what its request holds, how often.
+type Planned = (Cut, String, [String; 2], u32);
+
 /// What is armed: what happens, to which requests, and how many of them.
 #[derive(Default)]
 struct Armed {
-    plan: Mutex<Option<(Cut, String, [String; 2], u32)>>,
+    plan: Mutex<Option<Planned>>,
     arrived: Notify,
     go: Notify,
 }

@@ -19,11 +19,6 @@ type Checked = Result<Option<Violation>, String>;
 /// How long a check may take before it counts as stuck.
 const LONG: Duration = Duration::from_secs(2);
 
-pub(super) fn own_object_is_recognised() -> Checked {
-    let numbers = after_fault(ObjectFault::LostAnswer)?;
-    Ok(broken(numbers != [1, 2], "i16", "an event lies twice, or nowhere, after a lost answer"))
-}
-
 pub(super) fn a_conflict_is_no_object() -> Checked {
     let numbers = after_fault(ObjectFault::Conflict)?;
     Ok(broken(numbers != [1, 2], "i16", "a conflict was taken for someone's segment"))
