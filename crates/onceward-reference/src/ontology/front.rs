@@ -3,15 +3,12 @@
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::StatusCode;
 use onceward::http::names;
-use uuid::Uuid;
 
 use super::Ontology;
 use super::problem::{Answer, Problem};
-
-/// Longest id of a request that is passed on.
-const ID_BYTES_MAX: usize = 128;
+use crate::ids::ensure_ids;
 
 /// Lets a request in, and its answer out.
 pub(super) async fn enter(
@@ -55,31 +52,4 @@ pub(super) async fn in_own_task(run: impl Future<Output = Answer> + Send + 'stat
             Err(_) => Ok(StatusCode::SERVICE_UNAVAILABLE.into_response()),
         },
     }
-}
-
-/// The ids of a request: its own, and the one that travels on with its events.
-fn ensure_ids(headers: &mut HeaderMap) -> (HeaderValue, HeaderValue) {
-    let made = || {
-        let id = Uuid::now_v7().to_string();
-        HeaderValue::from_str(&id).unwrap_or(HeaderValue::from_static("none"))
-    };
-    let request_id = ensure(headers, names::X_REQUEST_ID, made);
-    let correlation_id = ensure(headers, names::X_CORRELATION_ID, || request_id.clone());
-    (request_id, correlation_id)
-}
-
-fn ensure(
-    headers: &mut HeaderMap,
-    name: HeaderName,
-    made: impl FnOnce() -> HeaderValue,
-) -> HeaderValue {
-    let fits = |value: &&HeaderValue| {
-        value.to_str().is_ok_and(|text| (1..=ID_BYTES_MAX).contains(&text.len()))
-    };
-    if let Some(value) = headers.get(&name).filter(fits) {
-        return value.clone();
-    }
-    let value = made();
-    headers.insert(name, value.clone());
-    value
 }
