@@ -27,8 +27,20 @@ const READER_MMAP_BYTES: i64 = 1 << 34;
 /// because overwriting a file is far cheaper to sync than growing it.
 const WAL_KEPT_BYTES: i64 = 256 << 20;
 
-/// Locks the file against a second server. Held as long as the file handle lives.
-pub(super) fn lock(path: &Path) -> Result<File, StoreError> {
+/// The lock against a second server, let go of when it is dropped.
+#[derive(Debug)]
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing the file alone would leave the lock to whoever has a copy of the handle: a child
+        // process has one between its fork and its exec.
+        let _ = self.0.unlock();
+    }
+}
+
+/// Locks the file against a second server.
+pub(super) fn lock(path: &Path) -> Result<Lock, StoreError> {
     let lock_path = beside(path, ".lock");
     let mut file = open_lock(&lock_path, true).map_err(|error| {
         StoreError::Open(format!(
@@ -42,7 +54,7 @@ pub(super) fn lock(path: &Path) -> Result<File, StoreError> {
             // here is none.
             let _ = file.set_len(0);
             let _ = file.write_all(std::process::id().to_string().as_bytes());
-            Ok(file)
+            Ok(Lock(file))
         }
         Err(TryLockError::WouldBlock) => {
             let text = read_lock(&mut file);
@@ -286,4 +298,23 @@ pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_let_go_of_although_a_child_process_has_its_handle() {
+        let folder = std::env::temp_dir().join(format!("onceward-lock-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("x.db");
+        let held = lock(&path).unwrap();
+        // What a process has between its fork and its exec.
+        let _copy = held.0.try_clone().unwrap();
+        lock(&path).unwrap_err();
+        drop(held);
+        lock(&path).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }
