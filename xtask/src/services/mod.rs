@@ -6,6 +6,7 @@
 //! Each server has a file of its own and one row in [`SERVICES`]; what is not there is unknown.
 
 pub(crate) mod apt;
+mod daemon;
 mod dynamodb;
 mod java;
 mod kafka;

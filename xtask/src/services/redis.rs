@@ -1,21 +1,17 @@
 //! A throw-away Redis on loopback, from Debian's `redis-server`.
 //!
 //! The rules kept here: it appends every write to a file, as a cache that survives a restart does,
-//! because stale values after a restart are part of what the tests prove; it is stopped only while
-//! it works in the folder that was created for it. Ready means that a value comes back.
+//! because stale values after a restart are part of what the tests prove. Ready means that a value
+//! comes back.
 
-use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
+use super::daemon::Daemon;
 use super::memory::Remembered;
-use super::{Service, apt, process};
+use super::{Service, apt, daemon};
 use crate::shell;
 
 pub(super) const SERVICE: Service = Service {
@@ -24,67 +20,23 @@ pub(super) const SERVICE: Service = Service {
     by_default: true,
     start,
     probe,
-    is_running,
-    stop,
+    is_running: daemon::is_running,
+    stop: daemon::stop,
 };
 
-/// Another program may take the free port before the server does.
-const START_ATTEMPTS_MAX: u32 = 5;
-/// How long it may take from the start to the first answer.
-const START_WITHIN: Duration = Duration::from_secs(20);
-/// How long one answer may take.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const DAEMON: Daemon = Daemon {
+    name: "redis",
+    arguments: |command, dir, port| {
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--appendonly", "yes"]);
+        command.args(["--save", "", "--daemonize", "no", "--dir"]).arg(dir);
+    },
+    port_taken: "Address already in use",
+    url: |port| format!("redis://127.0.0.1:{port}/"),
+    probe,
+};
 
 fn start() -> Result<Remembered> {
-    let program = find_or_install()?;
-    let dir = process::temporary_folder("redis")?;
-    start_in(&program, &dir).inspect_err(|_| {
-        // The first error is the one to tell; a folder that stays behind harms nobody.
-        let _ = process::remove_folder(&dir);
-    })
-}
-
-fn start_in(program: &Path, dir: &Path) -> Result<Remembered> {
-    for _ in 0..START_ATTEMPTS_MAX {
-        let port = process::free_port()?;
-        let log = dir.join("log");
-        let output = File::create(&log).context("the log of redis")?;
-        let mut server = Command::new(program)
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--appendonly", "yes"])
-            .args(["--save", "", "--daemonize", "no", "--dir"])
-            .arg(dir)
-            .current_dir(dir)
-            // Ctrl-C at our terminal is not meant for it: it outlives us.
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone().context("the log of redis")?)
-            .stderr(output)
-            .spawn()
-            .with_context(|| format!("cannot start {}", program.display()))?;
-        let url = format!("redis://127.0.0.1:{port}/");
-        let begun = Instant::now();
-        loop {
-            // Asked first: once it has ended, whoever answers on that port is somebody else.
-            if let Some(status) = server.try_wait().context("the state of redis")? {
-                let said = fs::read_to_string(&log).unwrap_or_default();
-                if said.contains("Address already in use") {
-                    break;
-                }
-                bail!("redis does not start ({status}); its log says:\n{}", said.trim());
-            }
-            if probe(&url).is_ok() {
-                return Ok(Remembered { url, pid: server.id(), dir: dir.to_path_buf() });
-            }
-            if begun.elapsed() > START_WITHIN {
-                let _ = server.kill();
-                let _ = server.wait();
-                let said = fs::read_to_string(&log).unwrap_or_default();
-                bail!("redis gives no answer; its log says:\n{}", said.trim());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-    bail!("redis found its port taken {START_ATTEMPTS_MAX} times in a row")
+    DAEMON.start(&find_or_install()?)
 }
 
 /// Writes a value and reads it back, in the server's own protocol.
@@ -96,14 +48,7 @@ fn probe(url: &str) -> Result<()> {
     }
     let authority =
         if authority.contains(':') { authority.to_owned() } else { format!("{authority}:6379") };
-    let address = authority
-        .to_socket_addrs()
-        .with_context(|| format!("cannot tell where {authority} is"))?
-        .next()
-        .with_context(|| format!("{authority} has no address"))?;
-    let stream = TcpStream::connect_timeout(&address, ANSWER_WITHIN)
-        .with_context(|| format!("cannot reach {authority}"))?;
-    stream.set_read_timeout(Some(ANSWER_WITHIN)).context("a time-out")?;
+    let stream = daemon::connect(&authority)?;
     let key = format!("onceward:probe:{}", std::process::id());
     let mut answers = BufReader::new(stream.try_clone().context("the connection")?);
     for (line, expected) in [
@@ -119,17 +64,6 @@ fn probe(url: &str) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn is_running(known: &Remembered) -> Result<bool> {
-    // The number may be somebody else's by now. The server works in its own folder.
-    Ok(process::is_alive(known.pid)?
-        && process::working_folder(known.pid).is_none_or(|folder| folder == known.dir))
-}
-
-fn stop(known: &Remembered) -> Result<()> {
-    process::terminate(known.pid)?;
-    process::wait_until_gone(known.pid)
 }
 
 fn find_or_install() -> Result<PathBuf> {
@@ -152,15 +86,5 @@ mod tests {
         let error = probe("redis://127.0.0.1:1/").unwrap_err().to_string();
         assert!(error.contains("127.0.0.1:1"), "{error}");
         probe("http://127.0.0.1/").expect_err("another protocol");
-    }
-
-    #[test]
-    #[cfg(target_os = "linux")] // Elsewhere the system does not tell where a process works.
-    fn somebody_elses_process_is_never_taken_for_the_server() {
-        let dir = process::temporary_folder("redis").unwrap();
-        let url = "redis://127.0.0.1:1/".to_owned();
-        let known = Remembered { url, pid: std::process::id(), dir: dir.clone() };
-        assert!(!is_running(&known).unwrap());
-        process::remove_folder(&dir).unwrap();
     }
 }
