@@ -19,6 +19,8 @@ mod keys;
 mod load;
 mod monitoring;
 mod ops;
+#[path = "../support/page.rs"]
+mod page;
 mod process;
 mod schema;
 mod sdk;

@@ -18,6 +18,8 @@ mod crash;
 mod duplicates;
 mod keys;
 mod order;
+#[path = "../support/page.rs"]
+mod page;
 mod process;
 mod races;
 #[path = "../support/service.rs"]

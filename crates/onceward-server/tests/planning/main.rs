@@ -14,6 +14,8 @@ mod audits;
 mod crash;
 mod keys;
 mod missions;
+#[path = "../support/page.rs"]
+mod page;
 mod process;
 mod races;
 mod reads;
