@@ -12,11 +12,13 @@ mod elsewhere;
 mod embedded;
 mod events;
 mod folder;
+mod goals;
 mod http;
 mod jobs;
 mod load;
 mod machine;
 mod measure;
+pub(crate) mod page;
 #[cfg(feature = "postgres")]
 mod peers;
 #[cfg(feature = "postgres")]
@@ -104,7 +106,7 @@ pub(crate) async fn http(url: &StoreUrl, args: &BenchHttp, out: &Out) -> Result<
         environment["connections"] = json!(args.connections);
         environment["seconds"] = json!(args.seconds);
         environment["body_bytes"] = json!(http::BODY_BYTES);
-        let mut report = Report::new(environment);
+        let mut report = Report::new("http", environment);
         http::measure(folder.path(), &plan, &mut report).await?;
         Ok(report)
     })
@@ -133,7 +135,7 @@ pub(crate) async fn jobs(url: &StoreUrl, args: &BenchJobs, out: &Out) -> Result<
         environment["store"] = json!(url.shown());
         environment["seconds"] = json!(args.seconds);
         environment["waiting"] = json!(args.waiting);
-        let mut report = Report::new(environment);
+        let mut report = Report::new("jobs", environment);
         jobs::measure(url, folder.as_ref().map(folder::Folder::path), &plan, &mut report).await?;
         Ok(report)
     })
@@ -161,7 +163,7 @@ pub(crate) async fn events(url: &StoreUrl, args: &BenchEvents, out: &Out) -> Res
         let mut environment = machine::environment(Some(folder.path()));
         environment["store"] = json!(url.shown());
         environment["seconds"] = json!(args.seconds);
-        let mut report = Report::new(environment);
+        let mut report = Report::new("events", environment);
         events::measure(url, folder.path(), &plan, &mut report).await?;
         Ok(report)
     })
@@ -212,7 +214,7 @@ async fn measure(url: &StoreUrl, args: &BenchStore, plan: &Plan) -> Result<Repor
     environment["callers"] = json!(args.callers);
     environment["seconds"] = json!(args.seconds);
     environment["outcome_bytes"] = json!(load::OUTCOME_BYTES);
-    let mut report = Report::new(environment);
+    let mut report = Report::new("store", environment);
     match (&folder, url) {
         (Some(folder), _) => embedded::measure(folder.path(), plan, &mut report).await?,
         #[cfg(feature = "postgres")]

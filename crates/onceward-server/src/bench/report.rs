@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use comfy_table::{Cell, CellAlignment};
 use serde_json::{Map, Value, json};
 
-use super::machine;
 use super::measure::Series;
+use super::{goals, machine};
 use crate::failure::Failure;
 use crate::output::Out;
 
@@ -20,8 +20,9 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Without figures.
-    pub(crate) fn new(environment: Value) -> Self {
+    /// Of a bench, without figures.
+    pub(crate) fn new(bench: &str, mut environment: Value) -> Self {
+        environment["bench"] = json!(bench);
         Self { figures: Vec::new(), ratios: Vec::new(), memory: Vec::new(), environment }
     }
 
@@ -65,9 +66,11 @@ impl Report {
         }
         let mut text = out.render(&table);
         text.push('\n');
-        let mut ratios = out.table(&["RATIO", "VALUE"]);
+        let mut ratios = out.table(&["RATIO", "VALUE", "GOAL"]);
         for (name, value) in &self.ratios {
-            ratios.add_row([Cell::new(name), Cell::new(format!("{value:.2}"))]);
+            let goal = goals::goal(&self.environment, name);
+            let goal = goal.map_or_else(String::new, |goal| goal.to_string());
+            ratios.add_row([Cell::new(name), Cell::new(format!("{value:.2}")), Cell::new(goal)]);
         }
         text.push_str(&out.render(&ratios));
         text.push('\n');

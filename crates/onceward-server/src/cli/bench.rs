@@ -20,6 +20,12 @@ pub(crate) enum Bench {
     Batch(BenchBatch),
     /// Appends of events that are durable when they are answered, and what follows them.
     Events(BenchEvents),
+    /// Prints a page (Markdown) of what benches have printed with `--json`.
+    Page {
+        /// Files with one report each.
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+    },
 }
 
 /// How to measure events. SQLite and the folder of events are measured in a temporary folder beside

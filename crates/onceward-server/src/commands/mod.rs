@@ -90,6 +90,7 @@ async fn directly(
         Command::Bench(Bench::Jobs(args)) => bench::jobs(url, args, out).await,
         Command::Bench(Bench::Batch(args)) => bench::batch::run(url, args, out).await,
         Command::Bench(Bench::Events(args)) => bench::events(url, args, out).await,
+        Command::Bench(Bench::Page { files }) => bench::page::print(files, out),
         Command::Streams(command) => streams::run(command, url, out).await,
         Command::Relay(args) => flow::relay(args, (url, common), out).await,
         Command::Worker(args) => flow::worker(args, (url, common), out).await,

@@ -46,6 +46,14 @@ fn a_store_elsewhere_is_measured_without_baselines() {
     let report = run(&folder, &arguments).json();
     assert!(report["ratios"]["one_commit_vs_two"].as_f64().unwrap() > 0.0);
     assert_eq!(report["ratios"]["pairs_vs_sqlite_limit"], Value::Null);
+    let file = folder.join("store.json");
+    std::fs::write(&file, report.to_string()).unwrap();
+    let page = run(&folder, &["bench", "page", "store.json"]).ok();
+    assert!(page.contains("\n## `bench store` on memory\n"), "{page}");
+    assert!(page.contains("\n| `one_commit_vs_two` | "), "{page}");
+    std::fs::write(&file, "[]").unwrap();
+    let refused = run(&folder, &["bench", "page", "store.json", "--json"]);
+    assert_eq!((refused.code, refused.error().0.as_str()), (2, "bench.report"));
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub(crate) async fn run(url: &StoreUrl, args: &BenchBatch, out: &Out) -> Result<
         environment["seconds"] = json!(args.seconds);
         environment["connections"] = json!(args.connections);
         environment["batch"] = json!(BATCH);
-        let mut report = Report::new(environment);
+        let mut report = Report::new("batch", environment);
         let measured = measure(&place, args, &progress, &mut report).await;
         progress.part("removing what was made", 0);
         let removed = place.remove().await;
