@@ -1,7 +1,8 @@
 //! A throw-away DynamoDB on loopback: dynoxide, from npm's archive of its binary.
 //!
 //! The rules kept here: what was fetched is kept in `.cache`, which git ignores, and is complete or
-//! absent (fetched aside, then renamed); the version is fixed. Ready means that it lists its tables.
+//! absent (fetched aside, then renamed); the version is fixed. Ready means that it lists its
+//! tables.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -16,9 +16,9 @@ const REPORT_BYTES_MAX: u64 = 1 << 20;
 
 const HEAD: &str = "# Performance
 
-Made by `onceward bench page` from what the benches printed as JSON; nothing here was typed. Rates are this
-machine's and noisy; ratios compare what alternated in one run and are what a goal is about. \"p50\" and \"p99\" are how
-long a call took, \"CPU\" is our process' time for one operation.
+Made by `onceward bench page` from what the benches printed as JSON; nothing here was typed. Rates
+are this machine's and noisy; ratios compare what alternated in one run: goals are about them.
+\"p50\" and \"p99\" are how long a call took, \"CPU\" is our process' time for one operation.
 ";
 
 /// Prints the page of these reports, in the order in which they are given.
