@@ -25,6 +25,10 @@ pub const MAX_DIFF_CHANGES: usize = 64;
 /// string that says how long it is.
 pub const MAX_DIFF_VALUE_BYTES: usize = 1024;
 
+/// How many items of an array whose order does not count are matched by what they share. Where more
+/// differ, they are matched in their order.
+const ALIKE_ITEMS_MAX: usize = 64;
+
 /// Fields whose values are never shown, unless configuration names others.
 pub const DEFAULT_MASK: [&str; 5] = ["password", "token", "secret", "card_number", "cvc"];
 
@@ -48,7 +52,7 @@ pub enum ChangeKind {
 /// One difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Where, as a JSON pointer into the canonical payload (the old one's for what was removed).
+    /// Where, as a JSON pointer into the new payload (the old one's for what was removed).
     pub pointer: String,
     /// What happened.
     pub kind: ChangeKind,
@@ -77,7 +81,9 @@ pub struct DifferingPointers {
 }
 
 /// Compares two canonical JSON payloads. Arrays are compared index by index; if their order does
-/// not count, equal items are matched first, and the others pairwise in canonical order.
+/// not count, equal items are matched first, then those that share the most members, and the others
+/// pairwise in canonical order. The new payload's arrays may stand in the order they were sent in:
+/// then that is the order that its pointers count by.
 ///
 /// Fails only if a payload is not JSON.
 pub fn diff_full(
@@ -217,17 +223,23 @@ impl<'d> Differ<'d, '_> {
         self.pairs(&olds, &news);
     }
 
-    /// Takes out the items that both sides have (a merge, because canonical arrays are sorted),
-    /// then compares what is left in pairs: a changed item is named by what changed in it.
+    /// Takes out the items that both sides have (a merge of sorted items), then compares what is
+    /// left in pairs: a changed item is named by what changed in it.
     fn unordered(&mut self, old: usize, new: usize) {
         let (mut only_old, mut only_new) = (Vec::new(), Vec::new());
+        let plain = Form { ignore: &[], mask: &[], arrays: Arrays::Unordered, skip: Vec::new() };
+        let written = self.new.items(new).enumerate().map(|(index, at)| {
+            let mut bytes = Vec::new();
+            plain.write(self.new, at, &mut bytes);
+            (bytes, index, at)
+        });
+        let mut written: Vec<_> = written.collect();
+        written.sort();
         let mut olds = self.old.items(old).enumerate().peekable();
-        let mut news = self.new.items(new).enumerate().peekable();
+        let mut news = written.iter().peekable();
         loop {
             let order = match (olds.peek(), news.peek()) {
-                (Some(&(_, left)), Some(&(_, right))) => {
-                    self.old.source(left).cmp(self.new.source(right))
-                }
+                (Some(&(_, left)), Some((right, ..))) => self.old.source(left).cmp(right),
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
                 (None, None) => break,
@@ -236,10 +248,74 @@ impl<'d> Differ<'d, '_> {
             let right = if order.is_ge() { news.next() } else { None };
             if order != Ordering::Equal {
                 only_old.extend(left);
-                only_new.extend(right);
+                only_new.extend(right.map(|(_, index, at)| (*index, *at)));
             }
         }
+        self.match_alike(&mut only_old, &mut only_new);
         self.pairs(&only_old, &only_new);
+    }
+
+    /// Puts items that share members at the same place of both lists, those that share the most
+    /// first, so that a line that was changed is not told as another that was replaced.
+    fn match_alike(&self, olds: &mut Vec<(usize, usize)>, news: &mut Vec<(usize, usize)>) {
+        if olds.len().max(news.len()) > ALIKE_ITEMS_MAX {
+            return;
+        }
+        let mut alike = Vec::new();
+        for (left, &(_, old)) in olds.iter().enumerate() {
+            for (right, &(_, new)) in news.iter().enumerate() {
+                let shared = self.shared_members(old, new);
+                if shared > 0 {
+                    alike.push((shared, left, right));
+                }
+            }
+        }
+        alike.sort_by_key(|&(shared, left, right)| (std::cmp::Reverse(shared), left, right));
+        let (mut lefts, mut rights) = (BTreeSet::new(), BTreeSet::new());
+        let mut pairs = Vec::new();
+        for (_, left, right) in alike {
+            if !lefts.contains(&left) && !rights.contains(&right) {
+                lefts.insert(left);
+                rights.insert(right);
+                pairs.push((left, right));
+            }
+        }
+        let left_over = |count: usize, taken: &BTreeSet<usize>| {
+            (0..count).filter(|at| !taken.contains(at)).collect::<Vec<_>>()
+        };
+        let (lefts, rights) = (left_over(olds.len(), &lefts), left_over(news.len(), &rights));
+        pairs.extend(lefts.iter().copied().zip(rights.iter().copied()));
+        pairs.sort_by_key(|&(_, right)| news[right]);
+        let (gone, added) = (lefts.iter().skip(rights.len()), rights.iter().skip(lefts.len()));
+        let ordered = |list: &[(usize, usize)], first: Vec<usize>, rest: Vec<usize>| {
+            first.into_iter().chain(rest).map(|at| list[at]).collect::<Vec<_>>()
+        };
+        let (first_olds, first_news) = pairs.into_iter().unzip();
+        *olds = ordered(olds, first_olds, gone.copied().collect());
+        *news = ordered(news, first_news, added.copied().collect());
+    }
+
+    /// How many members two objects have in common, names and values. Texts count twice: they name
+    /// things, where numbers often are the same by chance.
+    fn shared_members(&self, old: usize, new: usize) -> usize {
+        let (Node::Object { .. }, Node::Object { .. }) = (self.old.node(old), self.new.node(new))
+        else {
+            return 0;
+        };
+        let mut news = self.new.members(new).peekable();
+        let mut shared = 0;
+        for left in self.old.members(old) {
+            let name = self.old.text_bytes(left);
+            let order = |right: usize| key_order(self.new.text_bytes(right), name);
+            while news.next_if(|right| order(*right).is_lt()).is_some() {}
+            let found = news.next_if(|right| order(*right).is_eq());
+            if found.is_some_and(|at| same(self.old, left + 1, self.new, at + 1)) {
+                let is_text =
+                    matches!(self.old.node(left + 1), Node::Text { .. } | Node::Escaped { .. });
+                shared += 1 + usize::from(is_text);
+            }
+        }
+        shared
     }
 
     /// Compares items one by one, each with its index; then names the new ones, then the gone ones.

@@ -95,9 +95,34 @@ fn e04_unordered_diffs_match_equal_items_first() {
                 r#"{"items":[{"sku":"B","qty":2},{"sku":"A","qty":7}]}"#,
                 &["*/items/1/qty 1 -> 7"],
             ),
+            // One line is changed and one is added: neither is told as another.
+            (
+                r#"{"items":[{"sku":"A","qty":1},{"sku":"B","qty":2}]}"#,
+                r#"{"items":[{"sku":"A","qty":2},{"sku":"B","qty":2},{"sku":"C","qty":1}]}"#,
+                &["*/items/1/qty 1 -> 2", r#"+/items/0 {"qty":1,"sku":"C"}"#],
+            ),
+            (
+                r#"[{"sku":"A","qty":1,"at":"x"},{"sku":"B","qty":2,"at":"y"}]"#,
+                r#"[{"sku":"B","qty":3,"at":"y"}]"#,
+                &["*/0/qty 2 -> 3", r#"-/0 {"at":"x","qty":1,"sku":"A"}"#],
+            ),
             (r#"["a\nb","a","a b"]"#, r#"["a b","a","a\nc"]"#, &[r#"*/2 "a\nb" -> "a\nc""#]),
         ],
     );
+}
+
+#[test]
+fn e04_pointers_count_by_the_order_that_was_sent() {
+    let old = canonical(r#"[{"n":5,"k":"a"},{"n":[2,1],"k":"b"}]"#, Arrays::Unordered);
+    for (sent, expected) in [
+        (r#"[{"n":5,"k":"a"},{"n":[1,2],"k":"b"}]"#, &[][..]),
+        (r#"[{"n":5,"k":"a"},{"n":[3,2],"k":"b"}]"#, &["*/1/n/0 1 -> 3"]),
+        (r#"[{"n":[2,3],"k":"b"},{"n":5,"k":"a"}]"#, &["*/0/n/1 1 -> 3"]),
+    ] {
+        let new = canonical(sent, Arrays::Ordered);
+        let diff = diff_full(&old, &new, Arrays::Unordered, &[]).expect("JSON");
+        assert_eq!(lines(&diff), expected, "{sent}");
+    }
 }
 
 #[test]

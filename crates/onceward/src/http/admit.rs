@@ -5,11 +5,12 @@ use http::HeaderMap;
 use http::header::{CONTENT_TYPE, IF_MATCH};
 use http::request::Parts;
 use onceward_core::audit::Trace;
-use onceward_core::canonical::CanonicalError;
+use onceward_core::canonical::{Arrays, CanonicalError};
 use onceward_core::decide::Claim;
 use onceward_core::diff::{diff_full, differing_pointers};
 use onceward_core::fingerprint::{
-    Body as BodyRule, CanonicalBody, FingerprintBuilder, FingerprintPolicy, content_hash16,
+    Body as BodyRule, CanonicalBody, FingerprintBuilder, FingerprintPolicy, canonical_bytes,
+    content_hash16,
 };
 use onceward_core::header_key::parse_header_key;
 use onceward_core::key::{Key, Kind};
@@ -60,6 +61,8 @@ pub(super) struct Admitted {
     pub(super) sight: Sight,
     /// What of the body is compared.
     canonical: Canonical,
+    /// The body as it came.
+    sent: Bytes,
     rules: FingerprintPolicy,
 }
 
@@ -90,14 +93,25 @@ impl Admitted {
             current_hash: content_hash16(body.bytes()),
             ..Conflict::default()
         };
-        if let Ok(Some(differing)) = differing_pointers(kept, &body, arrays, leaf_key) {
+        if let KeptPayload::Full(original) = kept {
+            conflict.original_hash = Some(content_hash16(original));
+            let shown = self.in_sent_order().unwrap_or(body);
+            if let CanonicalBody::Json(current) = &shown {
+                conflict.changes = diff_full(original, current, arrays, &policy.mask).ok();
+            }
+            let differing = differing_pointers(kept, &shown, arrays, leaf_key);
+            conflict.pointers = differing.ok().flatten().map(|found| found.pointers);
+        } else if let Ok(Some(differing)) = differing_pointers(kept, &body, arrays, leaf_key) {
             conflict.pointers = Some(differing.pointers);
         }
-        if let (KeptPayload::Full(original), CanonicalBody::Json(current)) = (kept, &body) {
-            conflict.original_hash = Some(content_hash16(original));
-            conflict.changes = diff_full(original, current, arrays, &policy.mask).ok();
-        }
         conflict
+    }
+
+    /// What is compared, with items where the client sees them: for people, never for hashes.
+    fn in_sent_order(&self) -> Option<CanonicalBody<'_>> {
+        let Canonical::Json(_) = self.canonical else { return None };
+        let rules = FingerprintPolicy { arrays: Arrays::Ordered, ..self.rules.clone() };
+        canonical_bytes(&self.sent, &rules).ok().map(CanonicalBody::Json)
     }
 
     fn body(&self) -> CanonicalBody<'_> {
@@ -151,7 +165,8 @@ pub(super) fn admit(
         CanonicalBody::Json(canonical) => Canonical::Json(canonical),
         CanonicalBody::Bytes(_) => Canonical::Bytes(body.clone()),
     };
-    Ok(Admitted { claim, key, sight: Sight::default(), canonical, rules })
+    let (sight, sent) = (Sight::default(), body.clone());
+    Ok(Admitted { claim, key, sight, canonical, sent, rules })
 }
 
 /// `If-Match` has to be there. Where the dialect is strict, its form is judged too; what it is
