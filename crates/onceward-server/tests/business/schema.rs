@@ -1,8 +1,10 @@
-//! E05: Postgres under the service: row-level security that holds, and the seed's indexes.
+//! E05: Postgres under the service: row-level security that holds, and the seed's indexes. E07: the
+//! seed's table as a view of it.
 //!
-//! This test is about Postgres, whatever the rest of the run is on: it makes a database of its own
-//! on the server that `ONCEWARD_TEST_POSTGRES_URL` names.
+//! These tests are about Postgres, whatever the rest of the run is on: each makes a database of its
+//! own on the server that `ONCEWARD_TEST_POSTGRES_URL` names.
 
+use serde_json::{Value, json};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls};
 
@@ -79,4 +81,32 @@ async fn e05_row_level_security_binds_the_engine_and_the_seeds_indexes_are_there
                ORDER BY sweep_at LIMIT 10";
     let plan = plan(&sql, due).await;
     assert!(plan.contains("(sweep_at <=") && !plan.contains("Seq Scan"), "{plan}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e04_e07_the_view_shows_the_request_that_is_kept() {
+    let service = Service::start_on_postgres("business", "e07_view");
+    let mut body = link(5);
+    body["memo"] = json!({ "door": "B", "timestamp": "not kept" });
+    post("/payments/link").keyless().json(&body).send(&service).await.must_be(201);
+    body["memo"] = json!("a\u{0}b");
+    post("/payments/link").key("nul").json(&body).send(&service).await.must_be(201);
+    let sql = connect(service.store_url()).await;
+    let reader = "SET ROLE onceward_reader; SET search_path = onceward";
+    sql.batch_execute(reader).await.unwrap();
+    let view = "SELECT idempotency_key, route_pattern, request_method, request_path, \
+                content_hash, request_body::text FROM idempotency_keys ORDER BY idempotency_key";
+    let rows = sql.query(view, &[]).await.unwrap();
+    let shown = |row: usize, at: usize| rows[row].get::<_, Option<String>>(at).unwrap_or_default();
+    assert_eq!(rows.len(), 2);
+    for row in [0, 1] {
+        let route = [1, 2, 3].map(|at| shown(row, at));
+        assert_eq!(route, ["POST /payments/link", "POST", "/payments/link"]);
+    }
+    assert!(shown(0, 0).ends_with(&format!(":{}", shown(0, 4))), "the hash in the derived key");
+    let kept: Value = serde_json::from_str(&shown(0, 5)).unwrap();
+    let mut expected = link(5);
+    expected["memo"] = json!({ "door": "B" });
+    assert_eq!(kept, expected);
+    assert_eq!(shown(1, 5), "", "what jsonb can't hold is left out, and the rest is shown");
 }

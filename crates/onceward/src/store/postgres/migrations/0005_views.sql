@@ -1,8 +1,8 @@
 -- The tables that people know, as views with their column names, for dashboards and for queries
 -- that were written for such tables. Rows of all tenants: only onceward_reader may read them.
 --
--- A response is shown only where it is one: outcomes of claims over the control API are not. Bodies
--- are bytes, as they were sent.
+-- A response is shown only where it is one: outcomes of claims over the control API are not. Its body
+-- is bytes, as they were sent. A request's body is its canonical form, where it was kept in full.
 
 -- What escaping made of a part of a key, undone. NUL, which a text can't hold, becomes U+FFFD.
 CREATE FUNCTION plain(part text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -68,16 +68,36 @@ EXCEPTION
 END
 $$;
 
+-- A kept payload: version, kind, and for kind 2 the canonical JSON of the whole request body.
+CREATE FUNCTION kept_request(kept bytea) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS 'SELECT CASE WHEN octet_length(kept) > 2 AND get_byte(kept, 0) = 1 AND get_byte(kept, 1) = 2
+        THEN substr(kept, 3) END';
+
+CREATE FUNCTION request_json(kept bytea) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+AS $$
+BEGIN
+    RETURN convert_from(kept_request(kept), 'UTF8')::jsonb;
+EXCEPTION
+    -- A text with U+0000 is JSON and no jsonb; a dashboard goes on.
+    WHEN others THEN
+        RETURN NULL;
+END
+$$;
+
 CREATE VIEW idempotency_keys AS
 SELECT
     md5(r.tenant || ':' || r.name)::uuid AS id,
     plain(r.tenant) AS tenant_id,
     id_of(r.name) AS idempotency_key,
-    regexp_replace(plain(split_part(r.name, ':', 1)), '^[A-Z]+ (?=/)', '') AS route_pattern,
-    encode(substr(r.fingerprint, 2), 'hex') AS content_hash,
+    plain(split_part(r.name, ':', 1)) AS route_pattern,
+    -- Of the body alone where it is kept, as in derived keys and conflicts; else of the request.
+    coalesce(
+        left(encode(sha256(kept_request(p.bytes)), 'hex'), 16),
+        encode(substr(r.fingerprint, 2), 'hex')
+    ) AS content_hash,
     substring(plain(split_part(r.name, ':', 1)) FROM '^([A-Z]+) /') AS request_method,
     regexp_replace(plain(split_part(r.name, ':', 1)), '^[A-Z]+ (?=/)', '') AS request_path,
-    NULL::jsonb AS request_body,
+    request_json(p.bytes) AS request_body,
     NULL::jsonb AS request_headers,
     response_status(o.bytes) AS response_status_code,
     (response_part(o.bytes)).body AS response_body,
@@ -87,6 +107,7 @@ SELECT
     CASE WHEN r.state IN (2, 6) THEN time_of(r.updated_at) END AS completed_at
 FROM records AS r
 LEFT JOIN outcomes AS o ON o.tenant = r.tenant AND o.kind = r.kind AND o.name = r.name
+LEFT JOIN payloads AS p ON p.tenant = r.tenant AND p.kind = r.kind AND p.name = r.name
 WHERE r.kind = 0;
 
 CREATE VIEW idempotency_records AS
