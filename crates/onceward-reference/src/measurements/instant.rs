@@ -2,9 +2,16 @@
 //!
 //! Two spellings of one instant are one timestamp, and what clocks on walls do in spring and autumn
 //! changes nothing. Fractions below a millisecond are cut off; nothing is older than 1970, because
-//! positions of subjects start at 0.
+//! positions of subjects start at 0. Every year that the RFC can write is read, up to the last
+//! second of 9999: that such a time lies too far ahead is for the rules to say.
 
-use jiff::Timestamp;
+use jiff::SignedDuration;
+use jiff::civil::{DateTime, date};
+
+/// From here on milliseconds are counted.
+const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
+/// Digits of a fraction that are read; further ones are cut off like all below a millisecond.
+const FRACTION_DIGITS: usize = 9;
 
 /// Reads a timestamp.
 ///
@@ -12,45 +19,60 @@ use jiff::Timestamp;
 /// What it must be.
 pub(super) fn parse(text: &str) -> Result<u64, &'static str> {
     const SHAPE: &str = "must be an RFC 3339 timestamp with an offset, as 2025-09-15T10:00:00Z";
-    if !is_rfc3339(text) {
-        return Err(SHAPE);
+    let (local, ahead) = parts(text).ok_or(SHAPE)?;
+    // Lower case is allowed by the RFC and meant the same; so is a space.
+    let local = local.to_ascii_uppercase().parse::<DateTime>().map_err(|_| SHAPE)?;
+    let since = local.duration_since(EPOCH) - ahead;
+    // Not cut towards zero: a moment before 1970 is before 1970.
+    if since.is_negative() {
+        return Err("must not lie before 1970");
     }
-    // Lower case is allowed by the RFC and meant the same.
-    let instant = text.to_ascii_uppercase().parse::<Timestamp>().map_err(|_| SHAPE)?;
-    u64::try_from(instant.as_millisecond()).map_err(|_| "must not lie before 1970")
+    u64::try_from(since.as_millis()).map_err(|_| SHAPE)
 }
 
 /// An instant as it is shown: UTC.
 pub(super) fn shown(at_ms: u64) -> String {
-    let instant = i64::try_from(at_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-    instant.unwrap_or(Timestamp::MAX).to_string()
+    let since = i64::try_from(at_ms).unwrap_or(i64::MAX);
+    let shown = EPOCH.checked_add(SignedDuration::from_millis(since)).unwrap_or(DateTime::MAX);
+    format!("{shown}Z")
 }
 
-/// Whether a text has the form that the RFC gives: libraries read more than that.
-fn is_rfc3339(text: &str) -> bool {
+/// Date and time with their fraction, and how far they are ahead of UTC, if a text has the form
+/// that the RFC gives: libraries read more than that.
+fn parts(text: &str) -> Option<(&str, SignedDuration)> {
     let bytes = text.as_bytes();
-    let Some((date_time, rest)) = bytes.split_at_checked(19) else { return false };
+    let (date_time, rest) = bytes.split_at_checked(19)?;
     let fits = date_time.iter().zip(b"0000-00-00T00:00:00").all(|(byte, shape)| match shape {
         b'0' => byte.is_ascii_digit(),
         b'T' => matches!(byte, b'T' | b't' | b' '),
         shape => byte == shape,
     });
-    let rest = match rest.strip_prefix(b".") {
+    let (fraction, rest) = match rest.strip_prefix(b".") {
         Some(fraction) => {
             let digits = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
             if digits == 0 {
-                return false;
+                return None;
             }
-            &fraction[digits..]
+            (1 + digits.min(FRACTION_DIGITS), &fraction[digits..])
         }
-        None => rest,
+        None => (0, rest),
     };
-    let offset = match rest {
-        [b'Z' | b'z'] => true,
-        [b'+' | b'-', h1, h2, b':', m1, m2] => [h1, h2, m1, m2].iter().all(|b| b.is_ascii_digit()),
-        _ => false,
+    let ahead = match rest {
+        [b'Z' | b'z'] => SignedDuration::ZERO,
+        [sign @ (b'+' | b'-'), h1, h2, b':', m1, m2] => {
+            let hours = two_digits(*h1, *h2).filter(|hours| *hours <= 23)?;
+            let minutes = two_digits(*m1, *m2).filter(|minutes| *minutes <= 59)?;
+            let ahead = SignedDuration::from_mins(hours * 60 + minutes);
+            if *sign == b'-' { -ahead } else { ahead }
+        }
+        _ => return None,
     };
-    fits && offset
+    fits.then(|| (&text[..19 + fraction], ahead))
+}
+
+fn two_digits(tens: u8, ones: u8) -> Option<i64> {
+    let digit = |byte: u8| char::from(byte).to_digit(10).map(i64::from);
+    Some(digit(tens)? * 10 + digit(ones)?)
 }
 
 #[cfg(test)]
@@ -69,6 +91,24 @@ mod tests {
     }
 
     #[test]
+    fn d03_all_that_the_rfc_can_write_is_read() {
+        for (text, expected) in [
+            ("9999-12-31T23:59:59Z", "9999-12-31T23:59:59Z"),
+            ("9999-12-31T23:59:59.999+23:59", "9999-12-31T00:00:59.999Z"),
+            ("1970-01-01T00:00:00Z", "1970-01-01T00:00:00Z"),
+            ("2025-09-15T10:00:00.123456789123456789Z", "2025-09-15T10:00:00.123Z"),
+            ("2025-09-15T10:00:00-00:00", "2025-09-15T10:00:00Z"),
+            ("2025-09-15 10:00:00z", "2025-09-15T10:00:00Z"),
+            ("2016-12-31T23:59:60Z", "2016-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(parse(text).map(shown).as_deref(), Ok(expected), "{text}");
+        }
+        // A year that can't be written is still an instant, and later than all that can.
+        let late = parse("9999-12-31T23:59:59-23:59").unwrap();
+        assert!(late > parse("9999-12-31T23:59:59Z").unwrap());
+    }
+
+    #[test]
     fn what_is_no_timestamp_is_refused() {
         for bad in [
             "",
@@ -81,6 +121,11 @@ mod tests {
             "2025-09-15T10:00:00Z[UTC]",
             "1757930400",
             "1969-12-31T23:59:59Z",
+            "1969-12-31T23:59:59.9999Z",
+            "2025-09-15T10:00:00+24:00",
+            "2025-09-15T10:00:00+02:60",
+            "2025-02-29T10:00:00Z",
+            "2025-09-15T24:00:00Z",
             "é025-09-15T10:00:00Z",
         ] {
             assert!(parse(bad).is_err(), "{bad}");

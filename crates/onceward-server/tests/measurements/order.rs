@@ -49,6 +49,24 @@ async fn d03_d12_clock_skew_within_the_grace_is_accepted_and_i29_does_not_creep(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d03_the_last_second_that_can_be_written_is_the_future_and_no_mistake() {
+    let service = Service::start("d03_last");
+    for written in ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59.123456789012+00:00"] {
+        let mut far = measurement("far", 0);
+        far["timestamp"] = json!(written);
+        let refused = submit("ada", &far).send(&service).await;
+        assert_eq!(refused.error(), (422, "FutureTimestamp".into()));
+        let submitted = refused.json()["submitted"].as_str().unwrap().to_string();
+        assert!(submitted.starts_with("9999-12-31T23:59:59"), "{submitted}");
+    }
+    let mut nowhere = measurement("far", 0);
+    nowhere["timestamp"] = json!("2025-09-15T10:00:00+24:00");
+    let refused = submit("ada", &nowhere).send(&service).await;
+    assert_eq!(refused.error(), (422, "InvalidMeasurement".into()), "no such offset");
+    submit("ada", &measurement("far", 0)).send(&service).await.must_be(201);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d03_d12_exactly_same_timestamp_is_allowed_under_another_id() {
     let service = Service::start("d03_equal");
     for id in ["scale", "phone", "watch"] {
