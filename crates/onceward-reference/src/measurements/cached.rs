@@ -6,7 +6,7 @@ use axum::body::{Body, to_bytes};
 use axum::response::Response;
 use http::request::Parts;
 use onceward::core::key::{Key, Kind};
-use onceward::http::{Caller, Served, StoredResponse, names};
+use onceward::http::{Caller, Served, StoredResponse, names, one_spelling};
 
 use super::{BATCH, BATCH_BYTES_MAX, Happened, Measurements};
 
@@ -36,11 +36,11 @@ pub(super) async fn compared(
     Response::from_parts(answer, Body::from(body))
 }
 
-/// The key of a request's record: its path values count as they were sent.
+/// The key of a request's record.
 fn record_key(served: &Served, head: &Parts, caller: &Caller, key: &str) -> Option<Key> {
+    let path = one_spelling(head.uri.path());
     let mut within = vec![caller.caller.as_str()];
     if served.endpoint != BATCH {
-        let path = head.uri.path();
         within.push(path.strip_prefix("/v1/users/")?.strip_suffix("/measurements")?);
     }
     Key::within(Kind::Request, &caller.tenant, &served.endpoint, &within, key).ok()

@@ -22,6 +22,7 @@ use super::policy::{IfMatch, MissingKey, Policy};
 use super::preconditions::{Preconditions, TagRules};
 use super::refusal::{Code, Conflict, Refusal};
 use super::route::Place;
+use super::spelling::one_spelling;
 use crate::cache::Sight;
 
 /// The key that a request brings.
@@ -149,7 +150,7 @@ pub(super) fn admit(
     }
     let fingerprint = FingerprintBuilder::new()
         .part("method", head.method.as_str().as_bytes())
-        .part("path", head.uri.path().as_bytes())
+        .part("path", one_spelling(head.uri.path()).as_bytes())
         .part("query", head.uri.query().unwrap_or_default().as_bytes())
         .part("media", media_type.as_bytes())
         .body(&canonical)

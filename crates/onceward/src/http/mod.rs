@@ -36,6 +36,7 @@ mod route;
 mod run;
 mod served;
 mod shadow;
+mod spelling;
 mod writes;
 
 pub use authorize::{Authorize, Authorized};
@@ -58,4 +59,5 @@ pub use route::{Place, Route, Routes};
 pub use run::{Attempt, ServiceError};
 pub use served::Served;
 pub use shadow::{ShadowReport, ShadowRoute};
+pub use spelling::one_spelling;
 pub use writes::{Seen, Versioned, Writes};

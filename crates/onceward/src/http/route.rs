@@ -1,7 +1,7 @@
 //! Routes: which policy a request falls under, and which path values belong to its key.
 //!
-//! A template is matched segment by segment on the path as it was sent, without decoding: two
-//! spellings of one path are two paths. The first route that fits wins.
+//! A template is matched segment by segment, on the path in its one spelling (`spelling.rs`). The
+//! first route that fits wins.
 
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use onceward_core::limits::{LimitError, MAX_PART_BYTES};
 use sha2::{Digest, Sha256};
 
 use super::policy::Policy;
+use super::spelling::one_spelling;
 
 /// A route: `POST /v1/projects/{project_id}/missions` and its policy.
 #[derive(Debug, Clone)]
@@ -31,7 +32,7 @@ pub struct Routes {
 pub struct Place {
     /// Method and template: what policies, metrics and the endpoint column show.
     pub endpoint: String,
-    /// The values of the template's parameters, in order.
+    /// The values of the template's parameters, in order, each in its one spelling.
     pub values: Vec<String>,
     /// The written route that it matches, counted from 0.
     pub route: Option<usize>,
@@ -104,6 +105,7 @@ impl Routes {
         if !is_protected(method) {
             return None;
         }
+        let path = &*one_spelling(path);
         if self.written.is_empty() {
             let endpoint = bounded(&format!("{method} {path}"));
             return Some((&self.unwritten, Place { endpoint, values: Vec::new(), route: None }));
@@ -187,6 +189,18 @@ mod tests {
         check(&Method::PUT, "/v1/projects/7/missions", None);
         check(&Method::GET, "/v1/missions/7", None);
         check(&Method::PUT, "/v1/missions/a%2Fb", Some(("PUT /v1/missions/{id}", &["a%2Fb"])));
+    }
+
+    #[test]
+    fn another_spelling_of_a_path_is_the_same_place() {
+        let missions = "POST /v1/projects/{id}/missions";
+        check(&Method::POST, "/v1/projects/%37/missions", Some((missions, &["7"])));
+        check(&Method::POST, "/v1/project%73/7/missions", Some((missions, &["7"])));
+        check(&Method::PUT, "/v1/missions/a%2fb", Some(("PUT /v1/missions/{id}", &["a%2Fb"])));
+        let every = Routes::every(Policy::unwritten()).unwrap();
+        let at = |path| every.find(&Method::POST, path).unwrap().1;
+        assert_eq!(at("/any/%74hing"), at("/any/thing"));
+        assert_ne!(at("/any%2Fthing"), at("/any/thing"));
     }
 
     #[test]
