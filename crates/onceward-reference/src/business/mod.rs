@@ -8,7 +8,7 @@
 //! | file | what |
 //! |---|---|
 //! | `bookings`, `estimates`, `payments`, `customers`, `jobs` | the writes: start reading here |
-//! | `command`, `resource`, `fields` | what they share: check, save, answer |
+//! | `command`, `resource`, `fields`, `id` | what they share: check, save, answer |
 //! | `expiry` | what follows a hold: it ends |
 //! | `reads`, `problem` | what is read; how refusals are said |
 
@@ -18,6 +18,7 @@ mod customers;
 mod estimates;
 mod expiry;
 mod fields;
+mod id;
 mod jobs;
 mod payments;
 mod problem;

@@ -1,9 +1,10 @@
 //! Payment links: open, then paid or cancelled, or expired when nobody did either.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 
 use super::command::Command;
 use super::expiry::{EXPIRES_AT, OPEN, as_of};
+use super::id::Id;
 use super::problem::{Answer, Problem};
 use super::resource::Kind;
 use super::{Business, fields, instant};
@@ -19,18 +20,14 @@ pub(super) async fn link(State(business): State<Business>, command: Command) -> 
 }
 
 /// `POST /payments/link/{id}/pay`.
-pub(super) async fn pay(
-    State(business): State<Business>,
-    Path(id): Path<String>,
-    command: Command,
-) -> Answer {
+pub(super) async fn pay(State(business): State<Business>, Id(id): Id, command: Command) -> Answer {
     close(&business, &id, command, ("pay", "paid")).await
 }
 
 /// `POST /payments/link/{id}/cancel`.
 pub(super) async fn cancel(
     State(business): State<Business>,
-    Path(id): Path<String>,
+    Id(id): Id,
     command: Command,
 ) -> Answer {
     close(&business, &id, command, ("cancel", "cancelled")).await

@@ -3,11 +3,12 @@
 //! Reads don't pass the layer, so who asks and how often is looked at here. What another
 //! organisation has under an id is not there.
 
-use axum::extract::{FromRequestParts, Path, State};
+use axum::extract::{FromRequestParts, State};
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use onceward::http::{Caller, Code, Refusal};
 
+use super::id::Id;
 use super::problem::{Answer, Problem};
 use super::resource::{Kind, Resource, subject};
 use super::{Business, expiry, instant};
@@ -31,11 +32,7 @@ impl FromRequestParts<Business> for Reader {
 }
 
 /// `GET /bookings/hold/{id}`.
-pub(super) async fn hold(
-    State(business): State<Business>,
-    reader: Reader,
-    Path(id): Path<String>,
-) -> Response {
+pub(super) async fn hold(State(business): State<Business>, reader: Reader, Id(id): Id) -> Response {
     show(&business, &reader, Kind::Hold, &id).await
 }
 
@@ -43,7 +40,7 @@ pub(super) async fn hold(
 pub(super) async fn estimate(
     State(business): State<Business>,
     reader: Reader,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Response {
     show(&business, &reader, Kind::Estimate, &id).await
 }
@@ -52,7 +49,7 @@ pub(super) async fn estimate(
 pub(super) async fn payment_link(
     State(business): State<Business>,
     reader: Reader,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Response {
     show(&business, &reader, Kind::PaymentLink, &id).await
 }
@@ -61,17 +58,13 @@ pub(super) async fn payment_link(
 pub(super) async fn customer(
     State(business): State<Business>,
     reader: Reader,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Response {
     show(&business, &reader, Kind::Customer, &id).await
 }
 
 /// `GET /jobs/{id}`.
-pub(super) async fn job(
-    State(business): State<Business>,
-    reader: Reader,
-    Path(id): Path<String>,
-) -> Response {
+pub(super) async fn job(State(business): State<Business>, reader: Reader, Id(id): Id) -> Response {
     show(&business, &reader, Kind::Job, &id).await
 }
 

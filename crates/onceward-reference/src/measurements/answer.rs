@@ -130,6 +130,11 @@ pub(super) fn malformed(detail: impl Into<String>) -> Response {
     refused(&Refusal::new(Code::BadRequest, detail))
 }
 
+/// The body has more bytes than are taken.
+pub(super) fn too_large(most: usize) -> Response {
+    refused(&Refusal::new(Code::BodyTooLarge, format!("at most {most} bytes")))
+}
+
 /// The store gave no answer, or something broke a bound.
 pub(super) fn no_answer(error: &EngineError) -> Response {
     if let EngineError::Limit(limit) = error {

@@ -3,7 +3,7 @@
 //! JSON comes in pages; NDJSON and CSV are read page by page while the client takes them.
 
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::attempt::{COLUMNS, shown, subject};
 use super::measurement::key_of;
-use super::reads::{Reader, Wanted};
+use super::reads::{Reader, User, Wanted};
 use super::{Measurements, answer, instant};
 use crate::csv;
 use crate::paging;
@@ -84,7 +84,7 @@ pub(super) async fn list(
     State(service): State<Measurements>,
     Reader(caller): Reader,
     Wanted(page): Wanted,
-    Path(user_id): Path<String>,
+    User(user_id): User,
     asked: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     let asked = match asked {

@@ -101,7 +101,7 @@ pub(super) async fn submit(State(service): State<Measurements>, request: Request
         }
     };
     let Ok(body) = to_bytes(body, BATCH_BYTES_MAX).await else {
-        return answer::malformed(format!("a batch has at most {BATCH_BYTES_MAX} bytes"));
+        return answer::too_large(BATCH_BYTES_MAX);
     };
     let Ok(Body { measurements }) = serde_json::from_slice::<Body<'_>>(&body) else {
         let message = "must be a JSON object with the list measurements";

@@ -35,6 +35,20 @@ struct PageQuery {
     limit: Option<String>,
 }
 
+/// The user in the path of a request, decoded. A name that is no text is one that nobody has.
+pub(super) struct User(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for User {
+    type Rejection = Response;
+
+    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, Response> {
+        match Path::from_request_parts(head, state).await {
+            Ok(Path(user_id)) => Ok(Self(user_id)),
+            Err(_) => Err(answer::no_such_path().await),
+        }
+    }
+}
+
 /// The page that a query asks for.
 pub(super) struct Wanted(pub(super) Page);
 
@@ -54,7 +68,7 @@ pub(super) async fn list(
     State(service): State<Measurements>,
     Reader(caller): Reader,
     Wanted(page): Wanted,
-    Path(user_id): Path<String>,
+    User(user_id): User,
 ) -> Response {
     #[derive(Serialize)]
     struct List<'a> {

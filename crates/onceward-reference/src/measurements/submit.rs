@@ -5,7 +5,7 @@
 //! again on what is there then.
 
 use axum::body::to_bytes;
-use axum::extract::{FromRequestParts, Path, Request, State};
+use axum::extract::{FromRequestParts, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName};
 use onceward::core::decide::Effects;
@@ -17,6 +17,7 @@ use super::answer::{self, INVALID, OVERRIDE};
 use super::attempt::{Action, Attempt};
 use super::batch::trace;
 use super::measurement::{FieldError, Measurement, Submitted, last_of};
+use super::reads::User;
 use super::rules::{Judged, Rules};
 use super::settle::{Context, Verdict, span};
 use super::{Measurements, SINGLE_BYTES_MAX};
@@ -42,7 +43,7 @@ pub(super) fn insists(headers: &HeaderMap) -> bool {
 /// The handler.
 pub(super) async fn submit(
     State(service): State<Measurements>,
-    Path(user_id): Path<String>,
+    User(user_id): User,
     request: Request,
 ) -> Response {
     let (mut head, body) = request.into_parts();
@@ -51,7 +52,7 @@ pub(super) async fn submit(
         Err(refusal) => return refusal.into_response(),
     };
     let Ok(body) = to_bytes(body, SINGLE_BYTES_MAX).await else {
-        return answer::malformed(format!("a measurement has at most {SINGLE_BYTES_MAX} bytes"));
+        return answer::too_large(SINGLE_BYTES_MAX);
     };
     let caller = writes.caller().clone();
     let trace = trace(&head, &caller);

@@ -146,3 +146,24 @@ async fn e02_what_counts_makes_another_request() {
     }
     assert_eq!(service.requests(ORGANISATION_A).await.len(), others.len());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e01_a_path_that_is_spelled_otherwise_has_the_same_value() {
+    let service = Service::start("e01_spelled");
+    let ada = json!({ "name": "Ada" });
+    let first = put("/customers/ab").keyless().json(&ada).send(&service).await.must_be(201);
+    for spelled in ["/customers/%61b", "/customers/a%62", "/customers/%61%62"] {
+        let again = put(spelled).keyless().json(&ada).send(&service).await.must_be(201);
+        assert!(again.is_again() && again.body == first.body, "{spelled}");
+        let keyed = put(spelled).key("k").json(&ada).send(&service).await;
+        assert_eq!(keyed.is_again(), spelled != "/customers/%61b", "{spelled}");
+    }
+    // A slash that is part of a value stays one.
+    let nested = put("/customers/a%2Fb").keyless().json(&ada).send(&service).await.must_be(201);
+    assert!(!nested.is_again());
+    assert_eq!(get("/customers/a%2fb").send(&service).await.must_be(200).id(), "a/b");
+    for call in [put("/customers/%FF").json(&ada), get("/customers/%FF")] {
+        let none = call.send(&service).await.must_be(404);
+        assert_eq!(none.json()["error"]["code"], "NOT_FOUND");
+    }
+}

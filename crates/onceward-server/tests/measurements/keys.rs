@@ -118,3 +118,34 @@ async fn d06_a_duplicate_of_a_running_batch_waits_or_is_told_when_to_come_again(
     assert!(last.is_replay());
     assert!(last.statuses().iter().all(|status| status == "accepted"), "it ran once");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d06_a_path_that_is_spelled_otherwise_is_the_same_user_and_key() {
+    let service = Service::start("d06_spelled");
+    let sent = |user: &str| submit(user, &measurement("m1", 0)).key("k");
+    let first = sent("a%C3%A9").send(&service).await.must_be(201);
+    for spelled in ["%61%C3%A9", "a%c3%a9", "%61%c3%A9"] {
+        let again = sent(spelled).send(&service).await.must_be(201);
+        assert!(again.is_replay() && again.body == first.body, "{spelled}: {again:?}");
+    }
+    let other = sent("%2561%C3%A9").send(&service).await.must_be(201);
+    assert_eq!(other.json()["user_id"], "%61é", "decoded once");
+    assert_eq!(service.listed("a%C3%A9").await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_text_or_too_large_is_refused_in_the_same_words() {
+    let service = Service::start("words");
+    let nobody = submit("%FF", &measurement("m1", 0)).send(&service).await;
+    assert_eq!(nobody.error(), (404, "NotFound".into()));
+    for path in ["/v1/users/%FF/measurements", "/v1/users/%FF/audit"] {
+        assert_eq!(get(path).send(&service).await.error(), (404, "NotFound".into()), "{path}");
+    }
+    let large = || {
+        let item = json!({ "source": "x".repeat(9 * 1024 * 1024) });
+        batch(&[item])
+    };
+    for call in [large(), large().keyless()] {
+        assert_eq!(call.send(&service).await.error(), (413, "body.too_large".into()));
+    }
+}
