@@ -39,7 +39,7 @@ const SERVICES: &[&str] = &["postgres", "redis", "dynamodb"];
 const SERVICE_SUITES: &[&str] = &["planning", "measurements", "business"];
 
 /// Those that run on DynamoDB too.
-const DYNAMODB_SUITES: &[&str] = &["planning"];
+const DYNAMODB_SUITES: &[&str] = &["planning", "measurements"];
 
 /// Where the library's examples are.
 const EXAMPLES: &str = "crates/onceward/examples";

@@ -29,9 +29,9 @@ pub(super) const SERVICE: Service = Service {
 const VERSION: &str = "1.2.1";
 const DAEMON: Daemon = Daemon {
     name: "dynamodb",
-    arguments: |command, dir, port| {
-        command.args(["serve", "--host", "127.0.0.1", "--port", &port.to_string(), "--db-path"]);
-        command.arg(dir.join("tables.db"));
+    arguments: |command, _, port| {
+        // In memory: nothing has to outlive a run, and tests take half the time.
+        command.args(["serve", "--host", "127.0.0.1", "--port", &port.to_string()]);
     },
     port_taken: "in use",
     url: |port| format!("http://127.0.0.1:{port}"),
