@@ -1,9 +1,9 @@
 //! What every request passes first: its ids, and what has to be said and written of answers that
 //! the layer gives by itself.
 //!
-//! A replay and a key that was used for something else never reach a handler; they are attempts all
-//! the same, so their audit entries are written here, before the answer goes (D07). What a request
-//! carried is noted while the layer reads it.
+//! A replay, a key that was used for something else, and what can't be read as a key or as JSON
+//! never reach a handler; they are attempts all the same, so their audit entries are written here,
+//! before the answer goes (D07). What a request carried is noted while the layer reads it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -20,7 +20,7 @@ use onceward::core::audit::Entry;
 use onceward::http::{Caller, Code, Served, names};
 use serde_json::value::RawValue;
 
-use super::answer::{self, KEY_REUSED, X_DUPLICATE_OF};
+use super::answer::{self, INVALID, KEY_INVALID, KEY_REUSED, X_DUPLICATE_OF};
 use super::attempt::{Action, Attempt};
 use super::batch::{trace, written};
 use super::cached::compared;
@@ -83,15 +83,10 @@ async fn told(
     if let Some(hit) = served.cached {
         service.observe(&Happened::Looked { hit });
     }
-    let unheard = match served.verdict {
-        "replay" => Some((Action::Duplicate, "the request was replayed", None)),
-        verdict if verdict == Code::PayloadMismatch.meaning().code => {
-            Some((Action::Rejected, KEY_REUSED, Some(KEY_REUSED)))
-        }
-        _ => None,
-    };
-    let body = noted.whole();
-    if let (Some((action, reason, error)), Some(caller)) = (unheard, service.identify(head)) {
+    let (body, caller) = (noted.whole(), service.identify(head));
+    if let (Some((action, reason, error)), Some(caller)) =
+        (unheard(service, &served, caller.as_ref()), caller)
+    {
         let entries = entries(&served, (head, &caller), &body, (action, reason));
         let count = entries.len();
         if let Err(failed) = written(service.engine(), &caller.tenant, entries).await {
@@ -119,6 +114,26 @@ async fn told(
         name_duplicate(&mut response, id);
     }
     response
+}
+
+/// What came of an attempt that the layer answered by itself, and why; none when there is nothing
+/// to be written of it. That another one is still running is no verdict.
+fn unheard(
+    service: &Measurements,
+    served: &Served,
+    caller: Option<&Caller>,
+) -> Option<(Action, &'static str, Option<&'static str>)> {
+    let is = |code: Code| served.verdict == code.meaning().code;
+    let refused = |error| (Action::Rejected, error, Some(error));
+    // Judged before the rate limit, which bounds what is written of it.
+    let allowed = || caller.is_some_and(|caller| service.door().allows(caller).is_ok());
+    match served.verdict {
+        "replay" => Some((Action::Duplicate, "the request was replayed", None)),
+        _ if is(Code::PayloadMismatch) => Some(refused(KEY_REUSED)),
+        _ if is(Code::KeyInvalid) => allowed().then(|| refused(KEY_INVALID)),
+        _ if is(Code::BodyNotCanonical) => allowed().then(|| refused(INVALID)),
+        _ => None,
+    }
 }
 
 fn name_duplicate(response: &mut Response, id: Option<String>) {

@@ -21,6 +21,9 @@ async fn d07_every_attempt_is_audited_before_its_answer() {
     // What never reaches a handler is an attempt all the same.
     submit("ada", &measurement("m1", 0)).key("k").send(&service).await.must_be(201);
     submit("ada", &measurement("m4", 0)).key("k").send(&service).await.must_be(409);
+    submit("ada", &measurement("m5", 0)).key("no key").send(&service).await.must_be(400);
+    let twice = r#"{"measurement_id":"m6","note":1,"note":2}"#;
+    submit("ada", &json!({})).raw(twice).send(&service).await.must_be(400);
     // Nothing is awaited: an entry is there when its answer is.
     let audit = service.audit("ada").await;
     let told: Vec<(String, String, String)> = audit
@@ -38,6 +41,8 @@ async fn d07_every_attempt_is_audited_before_its_answer() {
         ("rejected", "m3", "InvalidMeasurement: unit must be kg, lb, st or g"),
         ("duplicate", "m1", "the request was replayed"),
         ("rejected", "m4", "IdempotencyKeyReused"),
+        ("rejected", "m5", "InvalidIdempotencyKey"),
+        ("rejected", "m6", "InvalidMeasurement"),
     ];
     let expected = expected.map(|(a, b, c)| (a.to_string(), b.to_string(), c.to_string()));
     assert_eq!(told, expected);
