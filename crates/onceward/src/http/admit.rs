@@ -152,7 +152,7 @@ pub(super) fn admit(
         .part("method", head.method.as_str().as_bytes())
         .part("path", one_spelling(head.uri.path()).as_bytes())
         .part("query", head.uri.query().unwrap_or_default().as_bytes())
-        .part("media", media_type.as_bytes())
+        .part("media", compared_media(&media_type, &canonical).as_bytes())
         .body(&canonical)
         .finish();
     let mut within = vec![if policy.per_caller { caller.caller.as_str() } else { "" }];
@@ -201,6 +201,15 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
+/// The media type as it is compared: JSON that nobody called so is JSON all the same, and whoever
+/// leaves the header out of a retry means the same.
+fn compared_media<'a>(media_type: &'a str, canonical: &CanonicalBody<'_>) -> &'a str {
+    match canonical {
+        CanonicalBody::Json(_) if media_type.is_empty() => "application/json",
+        _ => media_type,
+    }
+}
+
 /// E01: tenant without hyphens, method and route, first 16 hex digits of the payload's hash; every
 /// part escaped, so that a colon in one can't imitate another. A query belongs to the payload: who
 /// asks for something else in it means another request, not a conflict.
@@ -225,5 +234,18 @@ fn trace(headers: &HeaderMap, caller: &Caller) -> Trace {
         actor: Some(super::route::bounded(&caller.caller).into()),
         request_id: text(names::X_REQUEST_ID),
         correlation_id: text(names::X_CORRELATION_ID),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_without_a_media_type_is_compared_as_json() {
+        let (json, bytes) = (CanonicalBody::Json(b"{}".to_vec()), CanonicalBody::Bytes(b"x"));
+        assert_eq!(compared_media("", &json), "application/json");
+        assert_eq!(compared_media("application/vnd.a+json", &json), "application/vnd.a+json");
+        assert_eq!(compared_media("", &bytes), "");
     }
 }
