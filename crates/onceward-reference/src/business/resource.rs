@@ -52,7 +52,16 @@ impl Kind {
             Self::Customer => "/customers",
             Self::Job => "/jobs",
         };
-        format!("{place}/{id}")
+        // A client chooses some ids: what an address gives a meaning to is encoded.
+        let segment: String = id
+            .bytes()
+            .map(|byte| match byte {
+                b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+                byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+                byte => format!("%{byte:02X}"),
+            })
+            .collect();
+        format!("{place}/{segment}")
     }
 }
 
@@ -138,5 +147,6 @@ mod tests {
             (made.subject(), made.kind.path("c1")),
             ("customer/c1".into(), "/customers/c1".into())
         );
+        assert_eq!(Kind::Customer.path("a/b é?"), "/customers/a%2Fb%20%C3%A9%3F");
     }
 }

@@ -161,6 +161,7 @@ async fn e01_a_path_that_is_spelled_otherwise_has_the_same_value() {
     // A slash that is part of a value stays one.
     let nested = put("/customers/a%2Fb").keyless().json(&ada).send(&service).await.must_be(201);
     assert!(!nested.is_again());
+    assert_eq!(nested.header("location"), "/customers/a%2Fb");
     assert_eq!(get("/customers/a%2fb").send(&service).await.must_be(200).id(), "a/b");
     for call in [put("/customers/%FF").json(&ada), get("/customers/%FF")] {
         let none = call.send(&service).await.must_be(404);
