@@ -92,6 +92,8 @@ zoo! {
     NewIdOnResend,
     /// A conflict without an object is taken for one.
     ConflictTakenForExists,
+    /// An object that an earlier try of one's own created is taken for someone else's.
+    OwnConflictTakenForAnothers,
     /// A segment holds a number whose lower one lies nowhere yet.
     PackedPastAGap,
     /// A local folder's writes are not synced.

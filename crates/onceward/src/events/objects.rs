@@ -116,7 +116,8 @@ impl Objects {
     ) -> Result<Created, EventsError> {
         // An earlier try may have failed between the name and the sync of it.
         self.sync(path).await?;
-        Ok(if there == *content { Created::Ours } else { Created::Theirs(there) })
+        let ours = there == *content && !planted(Bug::OwnConflictTakenForAnothers);
+        Ok(if ours { Created::Ours } else { Created::Theirs(there) })
     }
 
     async fn put_new(&self, path: &Path, content: &Bytes) -> Result<(), Error> {
@@ -143,19 +144,18 @@ impl Objects {
         synced.map_err(|error| EventsError::Objects(error.to_string()))
     }
 
-    /// Refuses a store that overwrites what should have been created only once.
+    /// Refuses a store that overwrites what should have been created only once. `path` is nobody
+    /// else's.
     pub(super) async fn probe(&self, path: &Path) -> Result<(), EventsError> {
-        let failed = |error: Error| {
+        let failed = |error: EventsError| {
             EventsError::Open(format!("the object store can't be used for events: {error}"))
         };
-        self.put_new(path, &Bytes::from_static(b"first")).await.map_err(failed)?;
-        let second = self.put_new(path, &Bytes::from_static(b"second")).await;
-        let kept = self.get(path).await;
+        let [first, second] = [&b"first"[..], b"second"].map(Bytes::from_static);
+        let created = self.create(path, &first).await.map_err(failed)?;
+        let again = self.create(path, &second).await.map_err(failed);
         // What can't be removed is small and harmless.
         let _ = self.store.delete(path).await;
-        let refused =
-            matches!(second, Err(Error::AlreadyExists { .. } | Error::Precondition { .. }));
-        if refused && kept? == Some(Bytes::from_static(b"first")) {
+        if (created, again?) == (Created::Ours, Created::Theirs(first)) {
             return Ok(());
         }
         let why = "the object store ignores conditions: it wrote an object over one that should \

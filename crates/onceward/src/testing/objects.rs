@@ -16,6 +16,7 @@ use object_store::{
     ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions,
     Result,
 };
+use tokio::sync::watch;
 
 /// What goes wrong at the next creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,9 @@ pub enum ObjectFault {
     Lost,
     /// A conflict is answered, and there is no object.
     Conflict,
+    /// The request is on its way until [`FaultyObjects::let_go`]: its sender is frozen, or the
+    /// network slow.
+    Held,
 }
 
 /// The store with faults. Cheap to clone.
@@ -33,6 +37,8 @@ pub enum ObjectFault {
 pub struct FaultyObjects {
     inner: Arc<dyn ObjectStore>,
     state: Arc<Mutex<State>>,
+    /// Whether what was held may arrive.
+    let_go: Arc<watch::Sender<bool>>,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +53,7 @@ impl FaultyObjects {
     /// A store without faults yet.
     #[must_use]
     pub fn new(inner: Arc<dyn ObjectStore>) -> Self {
-        Self { inner, state: Arc::default() }
+        Self { inner, state: Arc::default(), let_go: Arc::default() }
     }
 
     /// Scripts the next faults for creations of objects whose path holds `under`.
@@ -55,6 +61,11 @@ impl FaultyObjects {
         let mut state = self.locked();
         under.clone_into(&mut state.under);
         state.faults.extend(faults);
+    }
+
+    /// Lets what was held arrive.
+    pub fn let_go(&self) {
+        self.let_go.send_replace(true);
     }
 
     /// From now on a creation overwrites what is there.
@@ -117,6 +128,11 @@ impl ObjectStore for FaultyObjects {
                 Err(lost(location))
             }
             Some(ObjectFault::Lost) => Err(lost(location)),
+            Some(ObjectFault::Held) => {
+                // The sender lives as long as this store.
+                let _ = self.let_go.subscribe().wait_for(|let_go| *let_go).await;
+                self.inner.put_opts(location, payload, options).await
+            }
             Some(ObjectFault::Conflict) => Err(Error::AlreadyExists {
                 path: location.to_string(),
                 source: "409 ConditionalRequestConflict".into(),

@@ -63,6 +63,9 @@ pub fn hunt_for(bug: Bug) -> Hunt {
         Bug::CheckpointBeforeView => (Hunter::Check(flow::every_event_reaches_the_view), 1),
         Bug::NewIdOnResend => (Hunter::Check(flow::what_is_sent_again_is_the_same), 1),
         Bug::ConflictTakenForExists => (Hunter::Check(events::a_conflict_is_no_object), 1),
+        Bug::OwnConflictTakenForAnothers => {
+            (Hunter::Check(events::ones_own_object_is_recognised), 1)
+        }
         Bug::PackedPastAGap => (Hunter::Check(events::a_gap_is_waited_for), 1),
         Bug::FolderWithoutFsync => (Hunter::Check(events::folders_are_synced), 1),
         Bug::SweepDeletesLive | Bug::SweepUnconditional | Bug::ExpiredReplayed => {

@@ -16,6 +16,7 @@ use crate::support::on::On;
 
 on_stores! {
     i16_one_s_own_success_is_recognised_and_a_conflict_is_tried_again,
+    i16_a_start_whose_probe_s_answers_are_lost_is_a_start,
     i16_an_object_store_that_ignores_conditions_is_refused,
     i13_what_was_reserved_and_not_handed_over_is_packed_before_what_follows,
     i18_a_damaged_segment_is_refused_and_named,
@@ -53,6 +54,17 @@ async fn i16_one_s_own_success_is_recognised_and_a_conflict_is_tried_again(on: O
     let events = all(&store).await;
     assert_eq!(events.len(), 20);
     check_order(&events);
+}
+
+async fn i16_a_start_whose_probe_s_answers_are_lost_is_a_start(on: On) {
+    use ObjectFault::{Conflict, Lost, LostAnswer};
+    let world = World::new(on).await;
+    for faults in [vec![LostAnswer], vec![Lost, LostAnswer], vec![Conflict, Lost]] {
+        let objects = FaultyObjects::new(Arc::new(InMemory::new()));
+        objects.script("probes", faults);
+        over(&world, &objects).await.unwrap();
+        assert_eq!(objects.left(), 0, "every fault was met");
+    }
 }
 
 async fn i16_an_object_store_that_ignores_conditions_is_refused(on: On) {

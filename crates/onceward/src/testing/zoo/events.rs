@@ -24,6 +24,19 @@ pub(super) fn a_conflict_is_no_object() -> Checked {
     Ok(broken(numbers != [1, 2], "i16", "a conflict was taken for someone's segment"))
 }
 
+/// The packer takes in whatever segment is there, its own included, so what it takes it for is the
+/// same to it. A start is not: it creates an object to see whether the store keeps conditions, and
+/// one that takes its own for another's refuses a store that works.
+pub(super) fn ones_own_object_is_recognised() -> Checked {
+    let opened = run(async {
+        let objects = FaultyObjects::new(Arc::new(InMemory::new()));
+        objects.script("probes", [ObjectFault::LostAnswer]);
+        let engine = Engine::new(Arc::new(MemoryStore::new()));
+        Ok(reopen(&objects, &engine).await.is_ok())
+    })?;
+    Ok(broken(!opened, "i16", "a creation whose answer was lost was taken for someone else's"))
+}
+
 /// The numbers that a reader who knows only what is stored finds after two appends, the first of
 /// which met a fault.
 fn after_fault(fault: ObjectFault) -> Result<Vec<u64>, String> {
