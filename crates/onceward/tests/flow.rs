@@ -3,12 +3,17 @@
 
 mod support;
 
+#[path = "postgres/cluster.rs"]
+#[allow(dead_code, reason = "each test binary uses its own part of this")]
+mod cluster;
 #[path = "flow/consumers.rs"]
 mod consumers;
 #[path = "flow/outage.rs"]
 mod outage;
 #[path = "flow/relays.rs"]
 mod relays;
+#[path = "flow/stopped.rs"]
+mod stopped;
 #[path = "flow/views.rs"]
 mod views;
 #[path = "flow/world.rs"]

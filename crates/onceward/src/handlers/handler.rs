@@ -144,7 +144,7 @@ impl Handler {
         }
         Ok(Self(Arc::new(Inner {
             engine,
-            space: format!("handled.{name}"),
+            space: order_space(&name),
             name,
             options,
             work,
@@ -511,6 +511,11 @@ impl fmt::Debug for Handler {
             .field("work", &self.0.work)
             .finish_non_exhaustive()
     }
+}
+
+/// The space of the marks that keep the order of a handler's aggregates.
+pub(crate) fn order_space(handler: &str) -> String {
+    format!("handled.{handler}")
 }
 
 /// A verdict that is no grant, as what became of the event.

@@ -50,6 +50,7 @@ pub use seen::{Attempt, SeenEvent};
 pub use spool::{Spool, SpoolError};
 pub use work::Work;
 
+pub(crate) use handler::order_space;
 pub(crate) use options::millis;
 pub(crate) use retries::leave_note;
 pub(crate) use tenure::{Asked, Tenure, role_key};

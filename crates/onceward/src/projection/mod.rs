@@ -10,8 +10,8 @@
 //! |---|---|---|
 //! | [`Documents`] | documents of the engine's store | one commit |
 //! | `SqliteIndex` | full-text index in the embedded store's file | one commit |
-//! | `PostgresIndex` | a table with a text index | versioned write under a lease |
-//! | `RedisView` | hashes in Redis | versioned write under a lease |
+//! | `PostgresIndex` | a table with a text index | versioned write, then the registry |
+//! | `RedisView` | hashes in Redis | versioned write, then the registry |
 //!
 //! An index elsewhere (OpenSearch) implements [`Versioned`]: writes and deletes by version, where a
 //! delete is remembered for as long as its generation lives.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use onceward_core::limits::LimitError;
 
@@ -21,6 +21,8 @@ use crate::relay::{Log, LogError};
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long what is under way may take when a generation is let go.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
+/// A rebuild is swapped in once it has caught up within this time: what came meanwhile follows.
+const CLOSE: Duration = Duration::from_millis(500);
 /// Pause between two tellings of how far a rebuild is.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
@@ -202,9 +204,11 @@ impl Projection {
         let tenants = Arc::new(Noting { fold: self.fold.clone(), seen: Mutex::default() });
         let handler = self.handler_of(begun.made, tenants.clone()).await?;
         let mut events = 0;
-        // What comes in meanwhile is caught up with, until there is next to nothing left.
+        // What comes in meanwhile is caught up with, until there is next to nothing left: writers
+        // who never rest would keep it from its end.
         let mut end = log.end().await?;
         loop {
+            let begun_at = Instant::now();
             let options = ConsumerOptions { until: Some(end), ..options.clone() };
             let mut consumer = Consumer::start(handler.clone(), log.clone(), options)?;
             loop {
@@ -220,7 +224,7 @@ impl Projection {
             }
             events += consumer.progress().finished;
             let now = log.end().await?;
-            if now == end {
+            if now == end || begun_at.elapsed() < CLOSE {
                 break;
             }
             end = now;

@@ -7,10 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use onceward_core::key::Subject;
+
 use super::fold::Folded;
 use super::project::{Projection, ProjectionError};
 use super::view::{Entry, entry_of};
 use crate::events::{Event, Place};
+use crate::handlers::order_space;
 use crate::relay::Log;
 
 /// Events of one read.
@@ -81,6 +84,11 @@ impl Projection {
         let mut folding = Folding::default();
         self.fold_to(log, &mut folding, self.place().await?, &mut tell).await?;
         let mut different = self.compare_all(generation, &folding).await?;
+        let behind = self.behind(log, folding.at).await?;
+        for name in &behind {
+            // What is behind the offset may be in the view already: not compared yet.
+            different.entry(name.clone()).or_default();
+        }
         for _ in 0..LOOKS_MAX {
             if different.is_empty() || self.generation().await?.live != generation {
                 break;
@@ -97,6 +105,9 @@ impl Projection {
             }
             different = still;
         }
+        if !different.is_empty() {
+            different = self.compare_ahead(generation, log, different.into_keys()).await?;
+        }
         let named = different.iter().take(NAMED_MAX).map(|((tenant, id), what)| Difference {
             tenant: tenant.clone(),
             id: id.clone(),
@@ -105,7 +116,7 @@ impl Projection {
         Ok(Verified {
             generation,
             events: folding.events,
-            documents: folding.known.len() as u64,
+            documents: folding.known.keys().chain(&behind).collect::<BTreeSet<_>>().len() as u64,
             different: different.len() as u64,
             differences: named.collect(),
         })
@@ -149,6 +160,59 @@ impl Projection {
         if let Some(next) = entry_of(event, folded) {
             *entry = Some(next);
         }
+    }
+
+    /// Whose events lie behind a place.
+    async fn behind(
+        &self,
+        log: &Arc<dyn Log>,
+        mut after: Place,
+    ) -> Result<BTreeSet<Name>, ProjectionError> {
+        let mut names = BTreeSet::new();
+        loop {
+            let events = log.read_after(after, READ).await?;
+            let Some((last, _)) = events.last() else { return Ok(names) };
+            after = *last;
+            names.extend(events.into_iter().map(|(_, event)| (event.tenant, event.aggregate_id)));
+        }
+    }
+
+    /// Compares documents that are not as the log is at the offset with the log as far as each was
+    /// handled: what an event holds back is the offset and its own aggregate, and the others go on.
+    async fn compare_ahead(
+        &self,
+        generation: u64,
+        log: &Arc<dyn Log>,
+        names: impl Iterator<Item = Name>,
+    ) -> Result<BTreeMap<Name, String>, ProjectionError> {
+        let space = order_space(&self.handler_name(generation));
+        let mut handled: BTreeMap<Name, u64> = BTreeMap::new();
+        for name in names {
+            let mark = self.engine.mark(&Subject::new(&name.0, &space, &name.1)?).await?;
+            let there = self.view.get(generation, &name.0, &name.1).await?;
+            let recorded = mark.map_or(0, |mark| mark.position);
+            // A view elsewhere is written before that is recorded.
+            handled.insert(name, recorded.max(there.map_or(0, |there| there.version)));
+        }
+        let mut folding = Folding::default();
+        loop {
+            let events = log.read_after(folding.at, READ).await?;
+            let Some((last, _)) = events.last() else { break };
+            folding.at = *last;
+            for (_, event) in &events {
+                let name = (event.tenant.clone(), event.aggregate_id.clone());
+                if handled.get(&name).is_some_and(|number| event.sequence_number <= *number) {
+                    self.fold_one(&mut folding, event);
+                }
+            }
+        }
+        let mut different = BTreeMap::new();
+        for name in handled.into_keys() {
+            if let Some(what) = self.differs(generation, &folding, &name).await? {
+                different.insert(name, what);
+            }
+        }
+        Ok(different)
     }
 
     async fn compare_all(

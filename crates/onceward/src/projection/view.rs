@@ -1,8 +1,8 @@
 //! Views: where documents of a projection are kept, one set per generation.
 //!
 //! Rule: a document is written only over a lower version, and a deleted one keeps its version. A
-//! view in our store commits with the registry; one elsewhere is written under a lease and checks
-//! versions by itself, so that a write that comes twice or late changes nothing.
+//! view in our store commits with the registry; one elsewhere is written before the event is
+//! recorded and checks versions by itself, so that a write that comes twice or late changes nothing.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use crate::engine::EngineError;
 use crate::events::Event;
 use crate::handlers::{HandlerError, Work};
 use crate::points::{Point, reach};
+use crate::worker::Done;
 
 /// What methods of a view return.
 pub type ViewFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ViewError>> + Send + 'a>>;
@@ -106,26 +107,27 @@ pub trait Versioned: Send + Sync + 'static {
     fn write(&self, generation: u64, entry: Entry) -> ViewFuture<'_, ()>;
 }
 
-/// How events are applied to a view elsewhere: read, fold, write by version.
+/// How events are applied to a view elsewhere: read, fold, write by version. No lease is held
+/// meanwhile: the version keeps out what comes twice or late, and the commit that records the event
+/// is the claim, so a process that dies here leaves nothing to wait for.
 pub fn versioned_work<V: Versioned>(view: Arc<V>, generation: u64, fold: Arc<dyn Fold>) -> Work {
-    Work::elsewhere(move |attempt| {
+    Work::in_store(move |seen| {
         let (view, fold) = (view.clone(), fold.clone());
         async move {
-            let event = attempt.event();
+            let event = seen.event();
             let before = view.read(generation, &event.tenant, &event.aggregate_id).await?;
             if before.as_ref().is_some_and(|before| before.version >= event.sequence_number) {
                 // An earlier attempt wrote it, and was not recorded.
-                return Ok(());
+                return Ok(Done::new());
             }
             let body = before.as_ref().and_then(|before| before.body.as_deref());
             let folded = fold.fold(event, body)?;
             if let Some(entry) = entry_of(event, folded) {
-                attempt.check()?;
                 reach(Point::BeforeWrite);
                 view.write(generation, entry).await?;
                 reach(Point::AfterWrite);
             }
-            Ok::<_, HandlerError>(())
+            Ok::<_, HandlerError>(Done::new())
         }
     })
 }
