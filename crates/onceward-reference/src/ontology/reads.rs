@@ -10,12 +10,14 @@ use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use onceward::events::Event;
 use onceward::http::Caller;
+use onceward::store::Cursor;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::problem::{Answer, Problem};
 use super::workers::Workers;
 use super::{Ontology, Target};
+use crate::paging::{self, Page};
 
 /// Items of a page: default and most.
 const PAGE: (usize, usize) = (100, 1_000);
@@ -112,11 +114,16 @@ pub(super) async fn search(
     caller: Extension<Caller>,
     Query(asked): Query<Asked>,
 ) -> Answer {
-    let limit = asked.limit()?;
+    let page = Page::read(asked.after.as_deref(), asked.limit.as_deref());
+    let Page { after, limit } = page.map_err(|why| Problem::invalid(&[("", &why)]))?;
     let text = asked.q.as_deref().unwrap_or_default();
-    let found = ontology.workers().search(&caller.tenant, text, limit).await?;
+    let after = after.as_ref().map(|after| after.0.as_str());
+    let mut found = ontology.workers().search(&caller.tenant, text, after, limit + 1).await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().filter(|_| more).map(|(id, _)| paging::shown(&Cursor(id.clone())));
     let items =
         found.into_iter().map(|(id, number)| json!({ "id": id, "sequence_number": number }));
     let items: Vec<_> = items.collect();
-    Ok(Json(json!({ "items": items, "next": null })).into_response())
+    Ok(Json(json!({ "items": items, "next": next })).into_response())
 }

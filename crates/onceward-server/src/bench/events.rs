@@ -386,7 +386,7 @@ async fn append_one(store: &EventStore, name: &str) -> Result<(), Failure> {
 }
 
 async fn found(ontology: &Ontology, name: &str) -> Result<bool, Failure> {
-    let found = ontology.workers().search(TENANT, name, 1).await;
+    let found = ontology.workers().search(TENANT, name, None, 1).await;
     Ok(!found.map_err(|error| broken(&error))?.is_empty())
 }
 

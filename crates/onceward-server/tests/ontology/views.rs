@@ -51,6 +51,35 @@ async fn c09_the_search_finds_words_by_their_beginning() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c09_words_of_every_script_are_found_and_pages_follow_each_other() {
+    let service = Service::start("scripts");
+    let words = ["हिन्दी", "ไทย", "Straße", "Привет", "日本語", "𞤀𞤁", "naïve", "x²", "or", "near"];
+    for (n, word) in words.iter().enumerate() {
+        let payload = json!({ "word": word, "all": "together" });
+        service.tell(&create(&format!("id {n}"), word, &payload)).await.must_be(201);
+    }
+    eventually("all are found", async || service.found("together").await.len() == 10).await;
+    for (n, word) in words.iter().enumerate() {
+        let expected = json!({ "id": format!("id {n}"), "sequence_number": 1 });
+        assert_eq!(service.found(word).await, [expected.clone()], "{word}");
+        let beginning: String = word.chars().take(1).collect();
+        assert!(service.found(&beginning).await.contains(&expected), "{beginning}");
+    }
+    let (mut after, mut ids) = (String::new(), Vec::new());
+    loop {
+        let path = format!("/v1/search?q=TOG&limit=3{after}");
+        let page = get(&path).send(&service).await.must_be(200).json();
+        let items = page["items"].as_array().unwrap().clone();
+        assert!(items.len() <= 3);
+        ids.extend(items.iter().map(|item| item["id"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    ids.sort();
+    assert_eq!(ids, (0..10).map(|n| format!("id {n}")).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c08_classes_are_the_ontology_workers() {
     let service = Service::start("classes");
     let mut class = create("Bike", "c1", &json!({ "label": "Bicycle" }));

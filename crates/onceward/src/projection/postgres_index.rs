@@ -45,7 +45,7 @@ impl PostgresIndex {
     }
 
     /// Ids and versions of a tenant's documents that hold every word of `text`, each as the
-    /// beginning of a word; the latest first.
+    /// beginning of a word, in the order of their ids, behind `after`.
     ///
     /// # Errors
     /// When the server gives no answer.
@@ -54,7 +54,7 @@ impl PostgresIndex {
         generation: u64,
         tenant: &str,
         text: &str,
-        limit: usize,
+        (after, limit): (Option<&str>, usize),
     ) -> Result<Vec<(String, u64)>, ViewError> {
         let words = words_of_text(text);
         if words.is_empty() {
@@ -63,12 +63,13 @@ impl PostgresIndex {
         let wanted: Vec<_> = words.iter().map(|word| format!("'{word}':*")).collect();
         let sql = format!(
             "SELECT id, version FROM {} WHERE tenant = $1 AND words @@ $2::text::tsquery \
-             AND body IS NOT NULL ORDER BY version DESC, id LIMIT $3",
+             AND body IS NOT NULL AND id > $3 ORDER BY id LIMIT $4",
             self.table(generation)
         );
         let client = self.client().await?;
         let (tenant, most) = (escape(tenant), i64::try_from(limit).unwrap_or(i64::MAX));
-        let rows = client.query(&sql, &[&tenant.as_ref(), &wanted.join(" & "), &most]).await;
+        let (wanted, after) = (wanted.join(" & "), escape(after.unwrap_or_default()));
+        let rows = client.query(&sql, &[&tenant.as_ref(), &wanted, &after.as_ref(), &most]).await;
         let rows = self.heard(rows).await?;
         Ok(rows.iter().map(|row| (plain(row.get(0)), version(row.get(1)))).collect())
     }

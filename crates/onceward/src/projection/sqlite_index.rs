@@ -61,7 +61,8 @@ impl SqliteIndex {
     }
 
     /// Ids and versions of a tenant's documents that hold every word of `text`, each as the
-    /// beginning of a word; the latest first.
+    /// beginning of a word; the latest made first. A page goes on behind the document with the id
+    /// `after`, also when that one is deleted.
     ///
     /// # Errors
     /// When the file can't be read.
@@ -70,7 +71,7 @@ impl SqliteIndex {
         generation: u64,
         tenant: &str,
         text: &str,
-        limit: usize,
+        (after, limit): (Option<&str>, usize),
     ) -> Result<Vec<(String, u64)>, ViewError> {
         let words = words_of_text(text);
         if words.is_empty() {
@@ -79,15 +80,26 @@ impl SqliteIndex {
         let wanted: Vec<_> = words.iter().map(|word| format!("words : \"{word}\" *")).collect();
         let wanted = format!("tenant : \"{}\" AND {}", tenant_word(tenant), wanted.join(" AND "));
         let (docs, fts) = (self.docs(generation), self.fts(generation));
-        let tenant = tenant.to_owned();
+        let (tenant, after) = (tenant.to_owned(), after.map(str::to_owned));
         self.reading(move |connection| {
+            let below = match &after {
+                None => i64::MAX,
+                Some(id) => {
+                    let sql = format!("SELECT number FROM {docs} WHERE tenant = ?1 AND id = ?2");
+                    let mut statement = connection.prepare_cached(&sql)?;
+                    let number = statement.query_row(params![tenant, id], |row| row.get(0));
+                    // Nothing lies behind what was never there.
+                    number.optional()?.unwrap_or(0)
+                }
+            };
             let sql = format!(
                 "SELECT d.id, d.version FROM {fts} f JOIN {docs} d ON d.number = f.rowid \
-                 WHERE f.{fts} MATCH ?1 AND d.tenant = ?2 ORDER BY f.rowid DESC LIMIT ?3"
+                 WHERE f.{fts} MATCH ?1 AND f.rowid < ?2 AND d.tenant = ?3 \
+                 ORDER BY f.rowid DESC LIMIT ?4"
             );
             let mut statement = connection.prepare_cached(&sql)?;
             let most = i64::try_from(limit).unwrap_or(i64::MAX);
-            let rows = statement.query_map(params![wanted, tenant, most], |row| {
+            let rows = statement.query_map(params![wanted, below, tenant, most], |row| {
                 Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?.unsigned_abs()))
             })?;
             rows.collect()
@@ -146,13 +158,15 @@ impl SqliteIndex {
 impl View for SqliteIndex {
     fn prepare(&self, generation: u64) -> ViewFuture<'_, ()> {
         let (docs, fts) = (self.docs(generation), self.fts(generation));
+        // Words come in lower case with spaces between them: the tokenizer has nothing to decide.
+        // One that knows an older Unicode would split words that are one to us, and a query for
+        // such a word would be a phrase, which an index without positions can't answer.
         Box::pin(self.writing(format!(
             "CREATE TABLE IF NOT EXISTS {docs} (number INTEGER PRIMARY KEY, \
              tenant TEXT NOT NULL, id TEXT NOT NULL, version INTEGER NOT NULL, body BLOB, \
              UNIQUE (tenant, id)); \
              CREATE VIRTUAL TABLE IF NOT EXISTS {fts} USING fts5(tenant, words, content='', \
-             contentless_delete=1, detail=column, \
-             tokenize=\"unicode61 remove_diacritics 0\")"
+             contentless_delete=1, detail=column, tokenize='ascii')"
         )))
     }
 

@@ -9,7 +9,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use onceward::engine::Engine;
-use onceward::handlers::{Handled, Handler};
+use onceward::events::Event;
+use onceward::handlers::{Handled, Handler, HandlerError};
 use onceward::projection::{
     Documents, Entry, PostgresIndex, Projection, RedisView, SqliteIndex, Versioned, View, http_call,
 };
@@ -17,7 +18,7 @@ use onceward::relay::Log;
 use onceward::store::sqlite::{SqliteOptions, SqliteStore};
 
 use super::on_both;
-use super::world::{World, event, handler_options, last_update, quick, until};
+use super::world::{PATIENCE, World, event, handler_options, last_update, quick, until};
 use crate::support::on::On;
 use crate::support::redis::shared_url;
 
@@ -115,7 +116,63 @@ async fn i15_a_deleted_document_is_not_brought_back_by_a_late_write(on: On) {
     assert_eq!((there.version, there.body), (3, None));
 }
 
+/// A failing event holds its aggregate and the offset; the others go on, and are as they should be.
+async fn i15_a_view_that_is_ahead_of_its_offset_holds(on: On) {
+    let world = World::open(on).await;
+    let view = Arc::new(Documents::new(world.engine.clone(), "search"));
+    let fold = |event: &Event, before: Option<&[u8]>| match event.kind.as_str() {
+        "later" => Err(HandlerError::retryable("not yet")),
+        _ => last_update(event, before),
+    };
+    let engine = world.engine.clone();
+    let projection =
+        Projection::new(engine, "search", view.clone() as Arc<dyn View>, fold, handler_options());
+    let relay = world.relay();
+    let live = projection.start(world.log.clone(), quick());
+    world.append("stuck", 1, "later", "{}").await;
+    world.append_all(&["a", "b"], 5).await;
+    for id in ["a", "b"] {
+        until("going on", || async {
+            view.get(1, "acme", id).await.unwrap().is_some_and(|there| there.version == 5)
+        })
+        .await;
+    }
+    let log: Arc<dyn Log> = world.log.clone();
+    let verified = projection.verify(&log, |_| {}).await.unwrap();
+    assert!(verified.holds() && verified.documents == 3, "{verified:?}");
+    let subject = onceward::core::key::Subject::new("acme", &view.space(1), "b").unwrap();
+    world.engine.put(&subject, 5, Some(b"other".as_slice().into())).await.unwrap();
+    let verified = projection.verify(&log, |_| {}).await.unwrap();
+    assert_eq!(verified.different, 1, "{verified:?}");
+    live.drain().await.unwrap();
+    relay.drain().await.unwrap();
+}
+
+async fn i15_a_rebuild_ends_although_writers_never_rest(on: On) {
+    let world = Arc::new(World::open(on).await);
+    let view = Arc::new(Documents::new(world.engine.clone(), "search"));
+    let projection = projection(&world, view);
+    let relay = world.relay();
+    let writer = tokio::spawn({
+        let world = world.clone();
+        async move {
+            for number in 1.. {
+                world.append("a", number, "update", "{}").await;
+            }
+        }
+    });
+    until("the first events", || async { world.events.head().await.unwrap().segment > 5 }).await;
+    let log: Arc<dyn Log> = world.log.clone();
+    let rebuilding = projection.rebuild(log, quick(), |_, _| {});
+    let rebuilt = tokio::time::timeout(PATIENCE, rebuilding).await;
+    writer.abort();
+    assert_eq!(rebuilt.expect("it ends").unwrap().generation, 2);
+    relay.drain().await.unwrap();
+}
+
 on_both! {
+    i15_a_view_that_is_ahead_of_its_offset_holds,
+    i15_a_rebuild_ends_although_writers_never_rest,
     i15_c09_documents_equal_their_rebuild,
     i15_a_deleted_document_is_not_brought_back_by_a_late_write,
 }
@@ -133,7 +190,7 @@ async fn i15_the_full_text_index_equals_its_rebuild_and_is_searched_by_prefix() 
     follow_rebuild_and_verify(&world, Arc::new(index.clone())).await;
     let found = |text: &'static str| {
         let index = index.clone();
-        async move { index.search(2, "acme", text, 10).await.unwrap() }
+        async move { index.search(2, "acme", text, (None, 10)).await.unwrap() }
     };
     let mut boats = found("boa").await;
     boats.sort();
@@ -141,7 +198,7 @@ async fn i15_the_full_text_index_equals_its_rebuild_and_is_searched_by_prefix() 
     assert_eq!(found("bl boat").await, [("b".into(), 7)]);
     assert_eq!(found("number5").await, [], "words of earlier contents are forgotten");
     assert_eq!(found("\" OR tenant:*").await, []);
-    assert_eq!(index.search(2, "globex", "boat", 10).await.unwrap(), []);
+    assert_eq!(index.search(2, "globex", "boat", (None, 10)).await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -150,12 +207,12 @@ async fn i15_the_table_in_postgres_equals_its_rebuild_and_is_searched_by_prefix(
     let url = std::env::var("ONCEWARD_TEST_POSTGRES_URL").unwrap();
     let index = PostgresIndex::new(url, name()).unwrap();
     follow_rebuild_and_verify(&world, Arc::new(index.clone())).await;
-    let mut boats = index.search(2, "acme", "boa", 10).await.unwrap();
+    let mut boats = index.search(2, "acme", "boa", (None, 10)).await.unwrap();
     boats.sort();
     assert_eq!(boats, [("b".into(), 7), ("c".into(), 7), ("d".into(), 7)]);
-    assert_eq!(index.search(2, "acme", "bl boat", 10).await.unwrap(), [("b".into(), 7)]);
-    assert_eq!(index.search(2, "acme", "number5", 10).await.unwrap(), []);
-    assert_eq!(index.search(2, "globex", "boat", 10).await.unwrap(), []);
+    assert_eq!(index.search(2, "acme", "bl boat", (None, 10)).await.unwrap(), [("b".into(), 7)]);
+    assert_eq!(index.search(2, "acme", "number5", (None, 10)).await.unwrap(), []);
+    assert_eq!(index.search(2, "globex", "boat", (None, 10)).await.unwrap(), []);
     late_writes_change_nothing(&index, 2).await;
     View::clear(&index, 1, &[]).await.unwrap();
     View::clear(&index, 2, &[]).await.unwrap();
