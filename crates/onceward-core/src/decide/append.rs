@@ -115,10 +115,15 @@ pub fn append(request: &Append, token: Token, facts: &Facts) -> Step<Reservation
     };
     let count = request.events.len() as u64;
     if from > MAX_POSITION - count {
-        // No aggregate ever gets there: it can't be what it is at.
+        // No aggregate ever gets there: it can't be what it is at. Events that are known are
+        // answered all the same.
         return match at {
             Some(current) => Step::Answer(Reservation::Expected { current }),
-            None => Step::Look(vec![Look::Mark(request.aggregate.clone())]),
+            None => {
+                let records = request.events.iter().map(|(key, _)| Look::Record(key.clone()));
+                let mark = Look::Mark(request.aggregate.clone());
+                Step::Look(records.chain([mark]).collect())
+            }
         };
     }
     Step::Commit(batch(request, from, token), Reservation::Reserved(from + 1))
@@ -317,6 +322,16 @@ mod tests {
         facts.learn_position(&request.aggregate, 9);
         let Step::Answer(answer) = append(&request, Token(2), &facts) else { panic!("known") };
         assert_eq!(answer, Reservation::There(1));
+    }
+
+    #[test]
+    fn c06_known_ids_win_over_an_expectation_that_nothing_ever_meets() {
+        let request = request(Some(u64::MAX), &["x"]);
+        let Step::Look(looks) = append(&request, Token(1), &Facts::default()) else {
+            panic!("it can't be reserved")
+        };
+        let record = Look::Record(request.events[0].0.clone());
+        assert!(looks.contains(&record), "the event may be known: {looks:?}");
     }
 
     #[test]

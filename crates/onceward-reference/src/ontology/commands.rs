@@ -8,7 +8,7 @@ use http::header::WARNING;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use onceward::core::canonical::member_source;
 use onceward::core::limits::MAX_POSITION;
-use onceward::events::{Append, AppendVerdict, Appended};
+use onceward::events::{Append, AppendVerdict, Appended, EventStore};
 use onceward::http::{Caller, names};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -18,8 +18,12 @@ use super::{Ontology, Target, front};
 
 /// Bytes of a command at most: an append and its keys have to fit into one batch.
 pub(super) const BODY_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes of an id at most.
-const ID_BYTES_MAX: usize = 480;
+/// Bytes of ids at most, and what to say of others.
+const EVENT_ID: (usize, &str) = (512, "must be a text of 1 to 512 bytes");
+const AGGREGATE_ID: (usize, &str) = (480, "must be a text of 1 to 480 bytes");
+/// Where no aggregate ever is: a command that expects it is refused with the number that the
+/// aggregate is at, unless its event is known.
+const NOWHERE: u64 = u64::MAX;
 
 /// What a command does to its aggregate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -35,10 +39,13 @@ impl Kind {
         match self {
             Self::Create => "create",
             Self::Update => "update",
-            Self::Delete => "delete",
+            Self::Delete => DELETE,
         }
     }
 }
+
+/// The kind of an event that ends what it is about.
+const DELETE: &str = "delete";
 
 /// A command, checked.
 #[derive(Debug)]
@@ -80,14 +87,15 @@ impl Command {
             return Err(Problem::malformed("a command is a JSON object"));
         };
         let mut errors = Vec::new();
-        let mut text = |pointer: &'static str| {
+        let mut text = |pointer: &'static str, (bytes_max, message): (usize, &'static str)| {
             let text = members.get(&pointer[1..]).and_then(Value::as_str).unwrap_or_default();
-            if text.is_empty() || text.len() > ID_BYTES_MAX {
-                errors.push((pointer, "must be a text of 1 to 480 bytes"));
+            if text.is_empty() || text.len() > bytes_max {
+                errors.push((pointer, message));
             }
             text.to_owned()
         };
-        let (event_id, aggregate_id) = (text("/event_id"), text("/aggregate_id"));
+        let event_id = text("/event_id", EVENT_ID);
+        let aggregate_id = text("/aggregate_id", AGGREGATE_ID);
         let kind = members.get("kind").and_then(|kind| Kind::deserialize(kind).ok());
         if kind.is_none() {
             errors.push(("/kind", "must be create, update or delete"));
@@ -126,18 +134,29 @@ impl Command {
     /// The number that the aggregate has to be at, or why the command can't say so.
     fn expected(&self) -> Result<u64, Problem> {
         match (self.kind, self.expected_seq) {
-            (Kind::Create, None | Some(0)) => Ok(0),
-            // A create is the first event. No aggregate ever gets there, so this is refused with
-            // the number that it is at, unless the event is known.
-            (Kind::Create, Some(_)) => Ok(u64::MAX),
+            (Kind::Create, expected) => Ok(expected.unwrap_or(0)),
             (Kind::Update | Kind::Delete, None) => Err(Problem::expected_seq_required()),
-            (Kind::Update | Kind::Delete, Some(0)) => {
-                let message =
-                    "must be 1 or more: there is nothing to change before the first event";
-                Err(Problem::invalid(&[("/expected_seq", message)]))
-            }
+            // There is nothing to change before the first event.
+            (Kind::Update | Kind::Delete, Some(0)) => Ok(NOWHERE),
             (Kind::Update | Kind::Delete, Some(expected)) => Ok(expected),
         }
+    }
+
+    /// Whether the command may follow the event that it expects to be the last one: a create what is
+    /// deleted, everything else what is not. That event never changes, so what is seen of it holds.
+    async fn follows(
+        &self,
+        events: &EventStore,
+        tenant: &str,
+        expected: u64,
+    ) -> Result<bool, Problem> {
+        if expected == 0 || expected == NOWHERE {
+            return Ok(true);
+        }
+        let last = events.read_aggregate(tenant, &self.aggregate_id, expected - 1, 1).await?;
+        let Some((_, last)) = last.first() else { return Ok(self.kind != Kind::Create) };
+        let deleted = Target::split(&last.kind).is_some_and(|(_, kind)| kind == DELETE);
+        Ok(deleted == (self.kind == Kind::Create))
     }
 
     async fn run(
@@ -146,17 +165,16 @@ impl Command {
         tenant: &str,
         correlation_id: Option<String>,
     ) -> Answer {
-        let expected = self.expected()?;
+        let mut expected = self.expected()?;
         let events = ontology.events();
-        if self.kind != Kind::Create {
-            let last = events.read_aggregate(tenant, &self.aggregate_id, expected - 1, 1).await?;
-            let deleted = last.first().is_some_and(|(_, last)| {
-                Target::split(&last.kind).is_some_and(|(_, kind)| kind == Kind::Delete.as_str())
-            });
-            // The same command again is answered all the same.
-            if deleted && events.find(tenant, &self.event_id).await?.is_none() {
+        // The same command again is answered all the same.
+        if !self.follows(events, tenant, expected).await?
+            && events.find(tenant, &self.event_id).await?.is_none()
+        {
+            if self.kind != Kind::Create {
                 return Err(Problem::deleted(expected));
             }
+            expected = NOWHERE;
         }
         let append = Append {
             tenant: tenant.to_owned(),

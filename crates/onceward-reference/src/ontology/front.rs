@@ -18,14 +18,14 @@ pub(super) async fn enter(
 ) -> Response {
     let (request_id, correlation_id) = ensure_ids(request.headers_mut());
     let (head, body) = request.into_parts();
-    let caller = ontology.identify(&head);
+    let caller = ontology.admit(&head);
     let mut request = Request::from_parts(head, body);
     let mut response = match caller {
-        Some(caller) => {
+        Ok(caller) => {
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
-        None => Problem::unknown_caller().into_response(),
+        Err(problem) => problem.into_response(),
     };
     let problem = response.extensions_mut().remove::<Problem>();
     let problem = problem.or_else(|| Problem::of_framework(response.status()));

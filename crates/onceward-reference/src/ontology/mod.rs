@@ -31,14 +31,18 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use http::request::Parts;
+use onceward::core::limits::LimitError;
 use onceward::engine::Engine;
 use onceward::events::{EventStore, EventsError, Objects};
-use onceward::http::{Caller, Identity};
+use onceward::http::{Caller, Door, Identity, RateLimit, Routes};
 use onceward::projection::ViewError;
 use onceward::worker::{Builder, Context, JobError, Worker};
 
 use crate::principals::{self, Principal, Role};
+use problem::Problem;
 
+/// Requests of a caller per second, and at once.
+const RATE: (u32, u32) = (1_000, 2_000);
 /// How often what is past its time is dropped.
 const SWEEP_EVERY: Duration = Duration::from_secs(3_600);
 
@@ -112,6 +116,9 @@ pub enum OpenError {
     /// A view can't.
     #[error(transparent)]
     View(#[from] ViewError),
+    /// A bound is broken.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
 }
 
 /// The ontology service on a store. Cheap to clone.
@@ -122,6 +129,8 @@ struct Inner {
     events: EventStore,
     workers: Workers,
     identity: Identity,
+    /// Counts how often callers ask. Nothing else goes through it: the event id is the key.
+    door: Door,
     principals: Vec<Principal>,
 }
 
@@ -139,8 +148,12 @@ impl Ontology {
         let workers = Workers::new(events.clone(), options.settings, &options.search_in)?;
         workers.prepare().await?;
         let identity = principals::identity(options.principals.clone());
+        let routes = Routes::written(Vec::new());
+        let (count, burst) = RATE;
+        let door = Door::new(events.engine().clone(), identity.clone(), routes)
+            .with_rate_limit(RateLimit::new(count, 1_000, burst)?);
         let principals = options.principals;
-        Ok(Self(Arc::new(Inner { events, workers, identity, principals })))
+        Ok(Self(Arc::new(Inner { events, workers, identity, door, principals })))
     }
 
     /// The event store.
@@ -179,8 +192,11 @@ impl Ontology {
         })
     }
 
-    fn identify(&self, head: &Parts) -> Option<Caller> {
-        self.0.identity.identify(head)
+    /// Who asks, when the caller is known and does not ask too often.
+    fn admit(&self, head: &Parts) -> Result<Caller, Problem> {
+        let caller = self.0.identity.identify(head).ok_or_else(Problem::unknown_caller)?;
+        self.0.door.allows(&caller).map_err(|refusal| Problem::too_often(&refusal))?;
+        Ok(caller)
     }
 
     fn may_write(&self, caller: &Caller) -> bool {

@@ -6,11 +6,15 @@ use http::{HeaderValue, StatusCode};
 use onceward::core::limits::LimitError;
 use onceward::engine::EngineError;
 use onceward::events::EventsError;
+use onceward::http::Refusal;
 use onceward::projection::ViewError;
 use serde_json::{Map, Value, json};
 
 /// What every handler answers.
 pub(super) type Answer = Result<Response, Problem>;
+
+/// The one refusal after which the same event id is of no use.
+const PAYLOAD_MISMATCH: &str = "events.payload_mismatch";
 
 /// Why a request is refused.
 #[derive(Debug, Clone)]
@@ -19,12 +23,15 @@ pub(super) struct Problem {
     code: &'static str,
     title: &'static str,
     detail: String,
+    /// When it is worth sending the same again, where that helps.
+    retry_after_s: Option<u64>,
     more: Map<String, Value>,
 }
 
 impl Problem {
     fn new(status: StatusCode, code: &'static str, title: &'static str, detail: &str) -> Self {
-        Self { status, code, title, detail: detail.into(), more: Map::new() }
+        let retry_after_s = status.is_server_error().then_some(1);
+        Self { status, code, title, detail: detail.into(), retry_after_s, more: Map::new() }
     }
 
     fn with(mut self, member: &str, value: Value) -> Self {
@@ -42,6 +49,15 @@ impl Problem {
     pub(super) fn forbidden() -> Self {
         let detail = "this takes the role editor";
         Self::new(StatusCode::FORBIDDEN, "auth.forbidden", "Not allowed", detail)
+    }
+
+    /// The caller asks more often than it may.
+    pub(super) fn too_often(refusal: &Refusal) -> Self {
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        let detail = "you ask more often than this service allows; send the same again later";
+        let mut problem = Self::new(status, "rate.limited", "Too many requests", detail);
+        problem.retry_after_s = refusal.retry_after_s();
+        problem
     }
 
     /// There is no such thing in the caller's organisation.
@@ -102,7 +118,7 @@ impl Problem {
     pub(super) fn payload_mismatch(differs: &[String]) -> Self {
         let detail = "this event_id was used with another payload; nothing was appended";
         let title = "The event id was used before";
-        Self::new(StatusCode::CONFLICT, "events.payload_mismatch", title, detail)
+        Self::new(StatusCode::CONFLICT, PAYLOAD_MISMATCH, title, detail)
             .with("differs", json!(differs))
     }
 
@@ -170,7 +186,8 @@ impl Problem {
 
     /// The answer, with the id of its request.
     pub(super) fn say(self, request_id: &str) -> Response {
-        let retryable = self.status.is_server_error();
+        // Whatever else is refused leaves nothing under its event id.
+        let key_advice = if self.code == PAYLOAD_MISMATCH { "rotate" } else { "reuse" };
         let mut body = json!({
             "type": format!("urn:onceward:problem:{}", self.code),
             "title": self.title,
@@ -178,7 +195,8 @@ impl Problem {
             "detail": self.detail,
             "instance": format!("urn:request:{request_id}"),
             "code": self.code,
-            "retryable": retryable,
+            "retryable": self.retry_after_s.is_some(),
+            "key_advice": key_advice,
         });
         if let Value::Object(members) = &mut body {
             members.extend(self.more);
@@ -186,8 +204,8 @@ impl Problem {
         let mut response = (self.status, body.to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if retryable {
-            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        if let Some(seconds) = self.retry_after_s {
+            headers.insert(RETRY_AFTER, seconds.into());
         }
         response
     }

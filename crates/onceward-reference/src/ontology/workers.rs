@@ -4,11 +4,13 @@
 //! them, one of each is at work. Embedded, each handles an event in one commit.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::select_all;
 use onceward::core::limits::LimitError;
 use onceward::engine::Engine;
 use onceward::events::{Event, EventStore};
@@ -21,6 +23,7 @@ use onceward::projection::{
 };
 use onceward::relay::{EmbeddedLog, Relay, RelayStatus};
 use serde_json::{Map, Value};
+use tokio::task::JoinHandle;
 
 use super::Target;
 use super::settings::Settings;
@@ -61,6 +64,12 @@ pub struct Workers {
     view: Arc<dyn View>,
     index: Index,
     settings: Arc<Settings>,
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workers").field("events", &self.events).finish_non_exhaustive()
+    }
 }
 
 impl Workers {
@@ -145,7 +154,32 @@ impl Workers {
     /// When an option does not fit.
     pub fn start(&self) -> Result<Running, LimitError> {
         let [instances, classes, search] = self.projections().map(|one| self.start_one(one));
-        Ok(Running { relay: self.start_relay()?, workers: [instances?, classes?, search?] })
+        let relay = self.start_relay()?;
+        let teller = tokio::spawn(self.tell(relay.watcher()));
+        Ok(Running { relay, teller, workers: [instances?, classes?, search?] })
+    }
+
+    /// Logs how the relay is doing, as often as the settings say (C07), for as long as it is polled.
+    pub fn tell(
+        &self,
+        relay: impl Fn() -> RelayStatus + Send + Sync + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let every = self.settings.relay.metrics_every;
+        async move {
+            loop {
+                tokio::time::sleep(every).await;
+                let now = relay();
+                tracing::info!(
+                    active = now.active,
+                    acknowledged = %now.acknowledged,
+                    published = now.published,
+                    spared = now.spared,
+                    resent = now.resent,
+                    held_by = now.held_by.unwrap_or_default(),
+                    "relay"
+                );
+            }
+        }
     }
 
     /// Starts the relay alone.
@@ -235,7 +269,8 @@ impl Workers {
         Ok(entry.and_then(|entry| Some((entry.version, entry.body?))))
     }
 
-    /// Instances that hold every word, each as the beginning of one.
+    /// Instances that hold every word, each as the beginning of one, behind the one with the id
+    /// `after`; the order is the index's own.
     ///
     /// # Errors
     /// When the index gives no answer.
@@ -243,15 +278,17 @@ impl Workers {
         &self,
         tenant: &str,
         text: &str,
+        after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, u64)>, ViewError> {
         let generation = self.search.generation().await?.live;
+        let page = (after, limit);
         match &self.index {
-            Index::Sqlite(index) => index.search(generation, tenant, text, limit).await,
+            Index::Sqlite(index) => index.search(generation, tenant, text, page).await,
             #[cfg(feature = "postgres")]
-            Index::Postgres(index) => index.search(generation, tenant, text, limit).await,
+            Index::Postgres(index) => index.search(generation, tenant, text, page).await,
             Index::Documents(index) => {
-                look_through(index, (generation, tenant), &words_of_text(text), limit).await
+                look_through(index, (generation, tenant), &words_of_text(text), page).await
             }
         }
     }
@@ -261,12 +298,16 @@ async fn look_through(
     index: &Documents,
     (generation, tenant): (u64, &str),
     wanted: &BTreeSet<String>,
-    limit: usize,
+    (after, limit): (Option<&str>, usize),
 ) -> Result<Vec<(String, u64)>, ViewError> {
-    let (mut found, mut after) = (Vec::new(), None);
+    let (mut found, mut from, mut passed) = (Vec::new(), None, after.is_none());
     while found.len() < limit && !wanted.is_empty() {
-        let (ids, next) = index.ids(generation, tenant, after).await?;
+        let (ids, next) = index.ids(generation, tenant, from).await?;
         for id in ids {
+            if !passed {
+                passed = after == Some(id.as_str());
+                continue;
+            }
             let entry = index.get(generation, tenant, &id).await?;
             let Some((version, body)) = entry.and_then(|e| Some((e.version, e.body?))) else {
                 continue;
@@ -277,8 +318,8 @@ async fn look_through(
                 found.push((id, version));
             }
         }
-        after = next;
-        if after.is_none() {
+        from = next;
+        if from.is_none() {
             break;
         }
     }
@@ -288,6 +329,7 @@ async fn look_through(
 /// The workers at work.
 pub struct Running {
     relay: Relay,
+    teller: JoinHandle<()>,
     workers: [Projecting; 3],
 }
 
@@ -298,8 +340,19 @@ impl Running {
         self.relay.status()
     }
 
+    /// Resolves when one of them has ended by itself, with why: what can't be waited for is broken,
+    /// or the settings say not to wait (`PROCESSED_EVENT_ON_REGISTRY_DOWN`).
+    pub async fn ended(&mut self) -> String {
+        let workers = self.workers.iter_mut().map(|worker| Box::pin(worker.ended()));
+        tokio::select! {
+            ended = self.relay.ended() => why("the relay", ended),
+            (ended, ..) = select_all(workers) => why("a worker", ended),
+        }
+    }
+
     /// Ends what they are at, and gives their roles back.
     pub async fn drain(self) {
+        self.teller.abort();
         for worker in self.workers {
             let ended = tokio::time::timeout(DRAIN_WITHIN, worker.drain()).await;
             if let Ok(Err(error)) = ended {
@@ -310,6 +363,11 @@ impl Running {
             tracing::warn!(error = %error, "the relay had ended before");
         }
     }
+}
+
+fn why(who: &str, ended: Result<(), impl ToString>) -> String {
+    let error = ended.err().map_or_else(|| "no reason was given".into(), |why| why.to_string());
+    format!("{who} has ended: {error}")
 }
 
 /// The fold of all views: a create sets the document, an update is merged into it (RFC 7396), a
@@ -329,6 +387,8 @@ impl Fold for Merge {
         match (kind, before) {
             ("delete", _) => Ok(Folded::Delete),
             ("create", _) => put(&patch()?),
+            // What is deleted, or is of another target, is not made by a change of it.
+            ("update", None) if event.sequence_number > 1 => Ok(Folded::Keep),
             ("update", before) => {
                 let before = before.map(serde_json::from_slice).transpose();
                 let mut document = before.map_err(HandlerError::permanent)?.unwrap_or(Value::Null);
@@ -390,6 +450,9 @@ mod tests {
         assert_eq!(fold.fold(&other, Some(before)).unwrap(), Folded::Keep);
         let delete = event("instance.delete", "{}");
         assert_eq!(fold.fold(&delete, Some(before)).unwrap(), Folded::Delete);
+        let mut late = event("instance.update", "{}");
+        late.sequence_number = 3;
+        assert_eq!(fold.fold(&late, None).unwrap(), Folded::Keep, "what is deleted stays deleted");
         let broken = event("instance.update", "{");
         assert!(fold.fold(&broken, None).is_err());
     }

@@ -74,16 +74,20 @@ async fn c04_c05_of_many_writers_that_expect_one_number_one_appends() {
         assert_eq!(lost.json()["current_seq"], 2);
     }
     assert_eq!(service.events("a").await.len(), 2);
-    for expected in [0, 5] {
+    for expected in [0, 2, 5] {
         let mut again = create("a", "e9", &json!({}));
         again["expected_seq"] = json!(expected);
         let refused = service.tell(&again).await;
         refused.refuses(409, "events.sequence_mismatch");
         assert_eq!(refused.json()["current_seq"], 2, "create on what exists");
     }
-    let early = service.tell(&update("none", "e8", 3, &json!({}))).await;
-    early.refuses(409, "events.sequence_mismatch");
-    assert_eq!(early.json()["current_seq"], 0);
+    for (id, expected, current) in [("none", 3, 0), ("none", 0, 0), ("a", 0, 2), ("a", 1, 2)] {
+        let refused = service.tell(&update(id, "e8", expected, &json!({}))).await;
+        refused.refuses(409, "events.sequence_mismatch");
+        assert_eq!(refused.json()["current_seq"], current, "{id} at {expected}");
+    }
+    assert_eq!(service.events("a").await.len(), 2);
+    assert!(service.events("none").await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -102,6 +106,25 @@ async fn c05_updates_and_deletes_say_what_they_expect() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c05_what_was_deleted_is_created_again_by_one_who_knows_of_it() {
+    let service = Service::start("c05-again");
+    service.tell(&create("a", "e1", &json!({ "old": 1 }))).await.must_be(201);
+    service.tell(&delete("a", "e2", 1)).await.must_be(201);
+    let unaware = service.tell(&create("a", "e3", &json!({ "new": 1 }))).await;
+    unaware.refuses(409, "events.sequence_mismatch");
+    assert_eq!(unaware.json()["current_seq"], 2);
+    let mut aware = create("a", "e3", &json!({ "new": 1 }));
+    aware["expected_seq"] = json!(2);
+    assert_eq!(service.tell(&aware).await.must_be(201).json()["sequence_number"], 3);
+    service.tell(&aware).await.must_be(200);
+    let again = json!({ "id": "a", "sequence_number": 3, "new": 1 });
+    assert_eq!(service.instance_at("a", 3).await, again);
+    // The first create, late: it brings nothing back.
+    service.tell(&create("a", "e1", &json!({ "old": 1 }))).await.must_be(200);
+    assert_eq!(service.instance_at("a", 3).await, again);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c06_the_same_command_again_is_its_first_answer() {
     let service = Service::start("c06");
     let command = create("a", "e1", &json!({ "name": "Red", "n": 1 }));
@@ -116,9 +139,17 @@ async fn c06_the_same_command_again_is_its_first_answer() {
     let spelled = r#"{"payload":{"n":1.0,"name":"Red"},"kind":"create","aggregate_id":"a",
         "event_id":"e1"}"#;
     post("/v1/commands").keyless().raw(spelled).send(&service).await.must_be(200);
+    for expected in [0, 1, 2, 9] {
+        let mut expecting = command.clone();
+        expecting["expected_seq"] = json!(expected);
+        assert_eq!(service.tell(&expecting).await.must_be(200).body, again.body, "{expected}");
+        let update = update("a", "e2", expected, &json!({}));
+        assert_eq!(service.tell(&update).await.must_be(200).json()["sequence_number"], 2);
+    }
     let other = service.tell(&create("a", "e1", &json!({ "name": "Blue", "n": 1 }))).await;
     other.refuses(409, "events.payload_mismatch");
     assert_eq!(other.json()["differs"], json!(["/payload/name"]));
+    assert_eq!(other.json()["key_advice"], "rotate");
     let other = service.tell(&create("b", "e1", &json!({ "name": "Red", "n": 1 }))).await;
     other.refuses(409, "events.payload_mismatch");
     assert_eq!(service.events("a").await.len(), 2);

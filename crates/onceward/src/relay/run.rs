@@ -86,7 +86,7 @@ impl Shared {
 /// A relay at work. Dropped, it stops.
 pub struct Relay {
     shared: Arc<Shared>,
-    task: JoinHandle<Result<(), RelayError>>,
+    task: Option<JoinHandle<Result<(), RelayError>>>,
 }
 
 impl Relay {
@@ -106,7 +106,7 @@ impl Relay {
         let (stop, status) = (Stop::default(), Mutex::default());
         let shared = Arc::new(Shared { engine, source, sink, checkpoints, options, stop, status });
         let task = tokio::spawn(run(shared.clone()));
-        Ok(Self { shared, task })
+        Ok(Self { shared, task: Some(task) })
     }
 
     /// How it is doing.
@@ -115,12 +115,20 @@ impl Relay {
         self.shared.status().clone()
     }
 
+    /// Tells how it is doing to someone who outlives the borrow of it, such as a task that logs.
+    pub fn watcher(&self) -> impl Fn() -> RelayStatus + Send + Sync + use<> {
+        let shared = self.shared.clone();
+        move || shared.status().clone()
+    }
+
     /// Resolves when it has ended by itself.
     ///
     /// # Errors
-    /// Why it ended.
+    /// Why it ended, to the first who asks.
     pub async fn ended(&mut self) -> Result<(), RelayError> {
-        let ended = (&mut self.task).await;
+        let Some(task) = &mut self.task else { return Ok(()) };
+        let ended = task.await;
+        self.task = None;
         ended.unwrap_or_else(|error| Err(RelayError::Task(error.to_string())))
     }
 
