@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 use crate::admin::ACTOR_HEADER;
 use crate::cli::{
     Actor, Audit, AuditExport, AuditList, AuditWanted, Command, Keys, KeysList, KeysResolve,
-    ResolveAs,
+    ProjectArgs, ProjectWhat, ResolveAs,
 };
 use crate::commands::audit::{Written, verified};
 use crate::commands::{by_hand, keys};
@@ -185,6 +185,7 @@ pub(crate) fn goes_through(command: &Command) -> bool {
             | Command::Audit(_)
             | Command::Report(_)
             | Command::Sweep
+            | Command::Project(ProjectArgs { what: Some(ProjectWhat::Rebuild { .. }), .. })
     )
 }
 
@@ -232,6 +233,20 @@ pub(crate) async fn run(
             out.print(&format!(
                 "Swept through {}: {} outcomes dropped, {} keys forgotten, {} abandoned, held.\n",
                 remote.server, report["expired"], report["forgotten"], report["unknown"]
+            ))
+        }
+        Command::Project(ProjectArgs { what: Some(ProjectWhat::Rebuild { view }), .. }) => {
+            let path = format!("/v1/views/{}/rebuild", view.as_str());
+            let rebuilt = remote.call(Method::POST, &path, None, None).await?;
+            if out.is_json() {
+                return out.print_json(&rebuilt);
+            }
+            out.print(&format!(
+                "{} was made anew from {} events through {}; generation {} is live.\n",
+                view.as_str(),
+                rebuilt["events"],
+                remote.server,
+                rebuilt["generation"]
             ))
         }
         _ => Err(Failure::usage("usage", "this command does not go through a server")),

@@ -25,6 +25,7 @@ mod serve;
 mod shadow;
 #[cfg(test)]
 mod tests;
+mod views;
 
 pub(crate) use audit::VerifyAnswer;
 pub(crate) use auth::{Principal, Principals, Reach};
@@ -41,6 +42,7 @@ use axum::middleware::from_fn_with_state;
 use onceward::audit::SealKey;
 use onceward::engine::Engine;
 use onceward::http::Door;
+use onceward_reference::ontology::Workers;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -67,6 +69,8 @@ pub(crate) struct AdminOptions {
     pub(crate) health: Arc<Health>,
     /// The gateway's door, where there is one: tells what shadow mode would have done.
     pub(crate) door: Option<Arc<Door>>,
+    /// The views of events that this process keeps, where it keeps some.
+    pub(crate) views: Option<Workers>,
     /// Whether `/metrics` answers without a token.
     pub(crate) open_metrics: bool,
 }
@@ -118,6 +122,10 @@ impl AdminState {
         self.0.options.door.as_deref()
     }
 
+    fn views(&self) -> Option<&Workers> {
+        self.0.options.views.as_ref()
+    }
+
     fn health(&self) -> &Health {
         &self.0.options.health
     }
@@ -164,6 +172,7 @@ fn described() -> OpenApiRouter<AdminState> {
         .routes(routes!(records::marks))
         .routes(routes!(records::sweep))
         .routes(routes!(shadow::report))
+        .routes(routes!(views::rebuild))
         .routes(routes!(reports::show))
         .routes(routes!(audit::list))
         .routes(routes!(audit::verify))

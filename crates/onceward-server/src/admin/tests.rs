@@ -97,6 +97,7 @@ impl Server {
             metrics: Arc::new(Metrics::new("sqlite", false)),
             health: health.clone(),
             door: None,
+            views: None,
             open_metrics: false,
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -8,13 +8,13 @@ use clap::{Args, Subcommand};
 /// Looks at events.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Streams {
-    /// Lists the aggregates of a tenant with their last numbers.
+    /// Lists aggregates with their last numbers.
     List {
-        /// Whose.
+        /// Whose. Default: of every tenant that has events, one tenant after the other.
         #[arg(long, value_name = "TENANT", env = "ONCEWARD_TENANT")]
-        tenant: String,
-        /// Goes on behind this aggregate. Default: from the first.
-        #[arg(long, value_name = "ID", env = "ONCEWARD_AFTER")]
+        tenant: Option<String>,
+        /// Goes on behind this aggregate of the tenant. Default: from the first.
+        #[arg(long, value_name = "ID", env = "ONCEWARD_AFTER", requires = "tenant")]
         after: Option<String>,
         /// How many at most.
         #[arg(long, value_name = "N", env = "ONCEWARD_LIMIT", default_value_t = 100)]
@@ -28,9 +28,9 @@ pub(crate) enum Streams {
         /// Which aggregate.
         #[arg(value_name = "AGGREGATE")]
         aggregate: String,
-        /// Whose.
+        /// Whose. Default: the tenant that has it, if only one does.
         #[arg(long, value_name = "TENANT", env = "ONCEWARD_TENANT")]
-        tenant: String,
+        tenant: Option<String>,
         /// Goes on behind this number.
         #[arg(long, value_name = "NUMBER", env = "ONCEWARD_AFTER", default_value_t = 0)]
         after: u64,

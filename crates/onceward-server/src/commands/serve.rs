@@ -139,6 +139,7 @@ impl Server<'_> {
                 metrics: metrics.clone(),
                 health: health.clone(),
                 door: Some(door.clone()),
+                views: None,
                 open_metrics: config.server.open_metrics,
             }))
         };

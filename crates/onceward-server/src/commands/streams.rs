@@ -1,11 +1,12 @@
 //! `onceward streams`: looks at the events of a store. Reads only, also while a server runs.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use comfy_table::Cell;
 use onceward::engine::Engine;
-use onceward::events::{Event, EventStore, Objects, Place};
+use onceward::events::{Event, EventStore, Objects, Place, Stream};
 use onceward_reference::ontology::Settings;
 use serde_json::{Value, json};
 
@@ -26,7 +27,7 @@ pub(crate) async fn run(command: &Streams, url: &StoreUrl, out: &Out) -> Result<
             let (tenant, after) = (tenant.clone(), after.clone());
             let limit = usize::from(*limit);
             with_events(url, at, |store| async move {
-                list(&store, &tenant, after.as_deref(), limit, out).await
+                list(&store, (tenant, after.as_deref()), limit, out).await
             })
             .await
         }
@@ -34,6 +35,10 @@ pub(crate) async fn run(command: &Streams, url: &StoreUrl, out: &Out) -> Result<
             let (aggregate, tenant, after) = (aggregate.clone(), tenant.clone(), *after);
             let limit = usize::from(*limit);
             with_events(url, at, |store| async move {
+                let tenant = match tenant {
+                    Some(tenant) => tenant,
+                    None => tenant_of(&store, &aggregate).await?,
+                };
                 let read = store.read_aggregate(&tenant, &aggregate, after, limit).await;
                 print_events(&read.map_err(failed)?, out)
             })
@@ -85,31 +90,79 @@ fn existing(folder: PathBuf) -> Result<Objects, Failure> {
     Objects::folder(folder).map_err(failed)
 }
 
+/// Tenants that have events, from all events: only a hand asks without naming one.
+async fn tenants(
+    store: &EventStore,
+    wanted: impl Fn(&Event) -> bool,
+) -> Result<BTreeSet<String>, Failure> {
+    let (mut tenants, mut after) = (BTreeSet::new(), Place::default());
+    loop {
+        let events = store.read_after(after, READ).await.map_err(failed)?;
+        let Some((last, _)) = events.last() else { return Ok(tenants) };
+        after = *last;
+        let wanted = events.into_iter().filter(|(_, event)| wanted(event));
+        tenants.extend(wanted.map(|(_, event)| event.tenant));
+    }
+}
+
+/// The one tenant that has an aggregate of this id; nobody's, when none has.
+async fn tenant_of(store: &EventStore, aggregate: &str) -> Result<String, Failure> {
+    let mut having = tenants(store, |event| event.aggregate_id == aggregate).await?;
+    if having.len() > 1 {
+        let names: Vec<_> = having.iter().map(|tenant| plain_line(tenant)).collect();
+        let message = format!(
+            "several tenants have an aggregate of this id; name one with --tenant: {}",
+            names.join(", ")
+        );
+        return Err(Failure::usage("streams.tenant", message));
+    }
+    Ok(having.pop_first().unwrap_or_else(|| "nobody".into()))
+}
+
 async fn list(
     store: &EventStore,
-    tenant: &str,
-    after: Option<&str>,
+    (tenant, after): (Option<String>, Option<&str>),
     limit: usize,
     out: &Out,
 ) -> Result<(), Failure> {
-    let mut streams = store.streams(tenant, after, limit + 1).await.map_err(failed)?;
-    let more = streams.len() > limit;
-    streams.truncate(limit);
-    let next = streams.last().filter(|_| more).map(|last| last.aggregate_id.clone());
+    let tenants = match tenant {
+        Some(tenant) => BTreeSet::from([tenant]),
+        None => tenants(store, |_| true).await?,
+    };
+    let mut found: Vec<(&str, Stream)> = Vec::new();
+    for tenant in &tenants {
+        let wanted = limit + 1 - found.len();
+        let streams = store.streams(tenant, after, wanted).await.map_err(failed)?;
+        found.extend(streams.into_iter().map(|stream| (tenant.as_str(), stream)));
+        if found.len() > limit {
+            break;
+        }
+    }
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().filter(|_| more);
     if out.is_json() {
-        let items: Vec<Value> = streams.iter().map(item).collect();
+        let items: Vec<Value> = found.iter().map(|(tenant, stream)| item(tenant, stream)).collect();
+        let next = next.map(|(_, last)| &last.aggregate_id);
         return out.print_json(&json!({ "items": items, "next": next }));
     }
-    let mut table = out.table(&["AGGREGATE", "LAST NUMBER"]);
-    for stream in &streams {
-        table.add_row([Cell::new(plain_line(&stream.aggregate_id)), Cell::new(stream.last)]);
+    let mut table = out.table(&["TENANT", "AGGREGATE", "LAST NUMBER"]);
+    for (tenant, stream) in &found {
+        table.add_row([
+            Cell::new(plain_line(tenant)),
+            Cell::new(plain_line(&stream.aggregate_id)),
+            Cell::new(stream.last),
+        ]);
     }
-    let mut text = match streams.is_empty() {
+    let mut text = match found.is_empty() {
         true => "No aggregates.\n".to_owned(),
         false => out.render(&table),
     };
-    if let Some(next) = next {
-        text.push_str(&format!("\nThere are more: go on with --after '{}'\n", plain_line(&next)));
+    if let Some((tenant, last)) = next {
+        let (tenant, last) = (plain_line(tenant), plain_line(&last.aggregate_id));
+        text.push_str(&format!(
+            "\nThere are more: go on with --tenant '{tenant}' --after '{last}'\n"
+        ));
     }
     out.print(&text)
 }
@@ -203,6 +256,10 @@ fn failed(error: onceward::events::EventsError) -> Failure {
 }
 
 /// A stream, for programs.
-fn item(stream: &onceward::events::Stream) -> Value {
-    json!({ "aggregate_id": stream.aggregate_id, "sequence_number": stream.last })
+fn item(tenant: &str, stream: &Stream) -> Value {
+    json!({
+        "tenant": tenant,
+        "aggregate_id": stream.aggregate_id,
+        "sequence_number": stream.last,
+    })
 }

@@ -21,10 +21,13 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use onceward::engine::Engine;
 use onceward::http::Door;
 use onceward::worker::{Builder, Worker};
+use onceward_reference::ontology::Workers;
 use onceward_reference::principals::{self, Principal};
 use prometheus_client::registry::Registry;
 use serde_json::json;
@@ -108,6 +111,10 @@ struct Offer {
     worker: Option<Builder>,
     /// What it runs beside: awaited when the demo ends, after its last request.
     drain: BoxFuture<'static, ()>,
+    /// The views of events that it keeps.
+    views: Option<Workers>,
+    /// Resolves when something that it runs beside can't go on, with why. None: nothing ends.
+    broken: Option<BoxFuture<'static, String>>,
     /// Settings that are weaker than people expect.
     warnings: Vec<String>,
     /// Its users, for as long as the demo runs.
@@ -182,7 +189,9 @@ async fn run(
     }
     servers.welcome(url, args, &offers, out)?;
     let (mut doors, mut traffic, mut drains) = (Vec::new(), Vec::new(), Vec::new());
+    let mut broken = FuturesUnordered::new();
     for offer in offers {
+        broken.extend(offer.broken);
         doors.extend(offer.doors);
         traffic.push(offer.traffic);
         drains.push(offer.drain);
@@ -192,8 +201,13 @@ async fn run(
         users.extend(traffic.into_iter().map(tokio::spawn));
         users.push(tokio::spawn(tally::show(tally, out.shows_progress())));
     }
-    signals.next().await;
-    tracing::info!("told to stop: draining");
+    let ended = tokio::select! {
+        () = signals.next() => {
+            tracing::info!("told to stop: draining");
+            Ok(())
+        }
+        Some(why) = broken.next() => Err(Failure::failed("demo.broken", why)),
+    };
     users.iter().for_each(JoinHandle::abort);
     servers.drain(&doors).await;
     for worker in workers {
@@ -202,7 +216,7 @@ async fn run(
     for drain in drains {
         drain.await;
     }
-    Ok(())
+    ended
 }
 
 fn start_worker(builder: Builder, tally: &Arc<Tally>) -> Result<Worker, Failure> {
@@ -245,6 +259,7 @@ impl Servers {
             metrics: metrics.clone(),
             health: health.clone(),
             door: offers.iter().flat_map(|offer| &offer.doors).next().cloned(),
+            views: offers.iter().find_map(|offer| offer.views.clone()),
             open_metrics: false,
         });
         let days = offers.iter().filter_map(|offer| offer.audit_days).min().unwrap_or(AUDIT_DAYS);

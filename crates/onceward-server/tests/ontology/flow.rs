@@ -49,8 +49,17 @@ async fn i15_status_and_verify_beside_a_running_service_and_a_rebuild_after_it()
     let (verified, code) = run(&service, &["project", "verify", "search"]);
     assert_eq!((code, &verified["different"]), (Some(0), &json!(0)), "{verified}");
     assert_eq!((&verified["documents"], &verified["events"]), (&json!(3), &json!(5)));
+    // A store that a server holds is changed by the server.
+    let (rebuilt, code) = run(&service, &["project", "rebuild", "search"]);
+    let expected = json!({ "view": "search", "generation": 2, "events": 5 });
+    assert_eq!((code, &rebuilt), (Some(0), &expected));
+    service.tell(&create("d", "d1", &json!({ "name": "boat 4" }))).await.must_be(201);
+    super::world::eventually("the new generation goes on", async || {
+        service.found("boat").await.len() == 2
+    })
+    .await;
     assert_eq!(service.terminated(), Some(0));
-    for name in ["search", "instances"] {
+    for name in ["instances", "classes"] {
         let (rebuilt, code) = run(&service, &["project", "rebuild", name]);
         assert_eq!((code, &rebuilt["generation"]), (Some(0), &json!(2)), "{rebuilt}");
         let (verified, code) = run(&service, &["project", "verify", name]);
@@ -58,7 +67,7 @@ async fn i15_status_and_verify_beside_a_running_service_and_a_rebuild_after_it()
     }
     let service = service.started_again();
     assert_eq!(service.instance_at("a", 2).await["name"], "ship");
-    assert_eq!(service.found("boa").await.len(), 1, "a was renamed, b is deleted");
+    assert_eq!(service.found("boa").await.len(), 2, "a was renamed, b is deleted");
 }
 
 /// A process of its own; ended by its id when the test ends early.

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::world::{ORGANISATION_A, Service, command, create, is_shared, update};
+use super::world::{ORGANISATION_A, Service, command, create, is_shared, send, update};
+
+/// Organisation of demo-b.
+const ORGANISATION_B: &str = "22222222-2222-2222-2222-222222222222";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_are_listed_shown_and_tailed_beside_a_running_service() {
@@ -20,10 +23,21 @@ async fn streams_are_listed_shown_and_tailed_beside_a_running_service() {
     let listed = run(&["streams", "list", "--tenant", ORGANISATION_A, "--json"]);
     let listed: Value = serde_json::from_str(&listed).unwrap();
     let expected = json!([
-        { "aggregate_id": "a", "sequence_number": 2 },
-        { "aggregate_id": "b", "sequence_number": 1 },
+        { "tenant": ORGANISATION_A, "aggregate_id": "a", "sequence_number": 2 },
+        { "tenant": ORGANISATION_A, "aggregate_id": "b", "sequence_number": 1 },
     ]);
     assert_eq!(listed["items"], expected);
+    // Without a tenant: everybody's, and the aggregate of whoever has it.
+    send(&create("b", "e4", &json!({}))).by("demo-b").send(&service).await.must_be(201);
+    let all: Value = serde_json::from_str(&run(&["streams", "list", "--json"])).unwrap();
+    let tenants: Vec<_> = all["items"].as_array().unwrap().iter().map(|i| &i["tenant"]).collect();
+    assert_eq!(tenants, [ORGANISATION_A, ORGANISATION_A, ORGANISATION_B]);
+    let shown: Value = serde_json::from_str(&run(&["streams", "show", "a", "--json"])).unwrap();
+    assert_eq!(shown["items"].as_array().unwrap().len(), 2);
+    let mut both = command(&service.folder, &["streams", "show", "b"]);
+    let both = both.args(["--store", service.store_url()]).output().unwrap();
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
+    assert!(String::from_utf8_lossy(&both.stderr).contains("--tenant"), "{both:?}");
     let page = run(&["streams", "list", "--tenant", ORGANISATION_A, "--limit", "1"]);
     assert!(page.contains("--after 'a'"), "{page}");
     let shown = run(&["streams", "show", "a", "--tenant", ORGANISATION_A, "--json"]);
@@ -35,7 +49,7 @@ async fn streams_are_listed_shown_and_tailed_beside_a_running_service() {
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap()["event_id"].clone())
         .collect();
-    assert_eq!(ids, ["e2", "e3"]);
+    assert_eq!(ids, ["e3", "e4"]);
     if !is_shared() {
         let mut nowhere = command(&service.folder, &["streams", "tail", "--events", "no/such"]);
         let output = nowhere.args(["--store", service.store_url()]).output().unwrap();

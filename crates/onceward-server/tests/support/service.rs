@@ -81,8 +81,9 @@ fn database(server: &str, name: &str, test: &str, folder: &Path) -> String {
     migrated(format!("{server}/{database}"), folder)
 }
 
+/// A name that SQL takes without quotes.
 fn own_name(name: &str, test: &str) -> String {
-    format!("{name}_{test}_{}", std::process::id())
+    format!("{name}_{test}_{}", std::process::id()).replace('-', "_")
 }
 
 fn migrated(store: String, folder: &Path) -> String {

@@ -42,8 +42,8 @@ pub(crate) async fn relay(
     }
     running(url, (&args.at, common), |workers, mut signals| async move {
         let mut relay = workers.start_relay().map_err(failed)?;
-        let every = workers.settings().relay.metrics_every;
-        let mut tell = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
+        let told = workers.tell(relay.watcher());
+        tokio::pin!(told);
         let mut spinner = Spinner::new(out);
         loop {
             tokio::select! {
@@ -52,18 +52,7 @@ pub(crate) async fn relay(
                 () = tokio::time::sleep(SHOW_EVERY) => {
                     spinner.show(|| status::relay_line(&relay.status()));
                 }
-                _ = tell.tick() => {
-                    let now = relay.status();
-                    tracing::info!(
-                        active = now.active,
-                        acknowledged = %now.acknowledged,
-                        published = now.published,
-                        spared = now.spared,
-                        resent = now.resent,
-                        held_by = now.held_by.unwrap_or_default(),
-                        "relay"
-                    );
-                }
+                () = &mut told => {}
             }
         }
         spinner.end();

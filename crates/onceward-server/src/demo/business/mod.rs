@@ -22,6 +22,8 @@ pub(super) fn offer(setup: &Setup) -> Result<Offer, Failure> {
         worker: Some(business.worker()),
         drain: Box::pin(std::future::ready(())),
         warnings: Vec::new(),
+        views: None,
+        broken: None,
         traffic: Box::pin(traffic.run()),
         welcome: include_str!("welcome.txt"),
         counts: None,

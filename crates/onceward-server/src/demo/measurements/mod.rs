@@ -38,6 +38,8 @@ pub(super) fn offer(setup: &Setup) -> Result<Offer, Failure> {
         worker: Some(measurements.worker()),
         drain: Box::pin(std::future::ready(())),
         warnings: Vec::new(),
+        views: None,
+        broken: None,
         traffic: Box::pin(traffic.run()),
         welcome: include_str!("welcome.txt"),
         counts: Some(Box::new(move |registry: &mut Registry| {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use onceward::events::Objects;
-use onceward_reference::ontology::{Ontology, Options, Settings};
+use onceward_reference::ontology::{Ontology, Options, Running, Settings};
+use tokio::sync::oneshot;
 
 use super::{Offer, Setup};
 use crate::commands::flow::search_in;
@@ -32,6 +33,9 @@ pub(super) async fn offer(setup: &Setup) -> Result<Offer, Failure> {
     let ontology = opened.map_err(|error| Failure::failed("events", error.to_string()))?;
     let running = ontology.workers().start();
     let running = running.map_err(|error| Failure::failed("events", error.to_string()))?;
+    let (stop, stopped) = oneshot::channel();
+    let (tell, broken) = oneshot::channel();
+    let following = tokio::spawn(follow(running, stopped, tell));
     let events = ontology.events().clone();
     let traffic = Traffic::new(&ontology, &setup.principals, setup.tally.clone());
     Ok(Offer {
@@ -40,17 +44,43 @@ pub(super) async fn offer(setup: &Setup) -> Result<Offer, Failure> {
         doors: Vec::new(),
         worker: Some(ontology.worker()),
         drain: Box::pin(async move {
-            running.drain().await;
+            // Either may have ended before.
+            let _ = stop.send(());
+            let _ = following.await;
             if let Err(error) = events.close().await {
                 tracing::warn!(error = %error, "the event store did not close");
             }
         }),
+        views: Some(ontology.workers().clone()),
+        broken: Some(Box::pin(async move {
+            match broken.await {
+                Ok(why) => why,
+                // Told to stop, it ends without a word.
+                Err(_) => std::future::pending().await,
+            }
+        })),
         warnings,
         traffic: Box::pin(traffic.run()),
         welcome: include_str!("welcome.txt"),
         counts: None,
         audit_days: None,
     })
+}
+
+/// Lets relay and workers work until they are told to stop, or one of them can't go on.
+async fn follow(
+    mut running: Running,
+    stopped: oneshot::Receiver<()>,
+    broken: oneshot::Sender<String>,
+) {
+    tokio::select! {
+        _ = stopped => {}
+        why = running.ended() => {
+            // Whoever does not listen is about to stop.
+            let _ = broken.send(why);
+        }
+    }
+    running.drain().await;
 }
 
 /// The settings, from the environment.

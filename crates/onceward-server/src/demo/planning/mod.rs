@@ -24,6 +24,8 @@ pub(super) async fn offer(setup: &Setup) -> Result<Offer, Failure> {
         worker: Some(planning.worker()),
         drain: Box::pin(async {}),
         warnings: Vec::new(),
+        views: None,
+        broken: None,
         traffic: Box::pin(traffic.run()),
         welcome: include_str!("welcome.txt"),
         counts: None,
