@@ -36,7 +36,7 @@ const STEPS: &[Step] = &[
 const SERVICES: &[&str] = &["postgres", "redis", "dynamodb"];
 
 /// The tests that drive the reference services.
-const SERVICE_SUITES: &[&str] = &["planning", "measurements", "business"];
+const SERVICE_SUITES: &[&str] = &["planning", "measurements", "business", "ontology"];
 
 /// Those that run on DynamoDB too.
 const DYNAMODB_SUITES: &[&str] = &["planning", "measurements"];
