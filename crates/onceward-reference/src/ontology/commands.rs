@@ -142,8 +142,8 @@ impl Command {
         }
     }
 
-    /// Whether the command may follow the event that it expects to be the last one: a create what is
-    /// deleted, everything else what is not. That event never changes, so what is seen of it holds.
+    /// Whether the command may follow the event that it expects to be the last one: a create what
+    /// is deleted, everything else what is not. That event never changes: what is seen of it holds.
     async fn follows(
         &self,
         events: &EventStore,

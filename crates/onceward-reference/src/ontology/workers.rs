@@ -159,7 +159,7 @@ impl Workers {
         Ok(Running { relay, teller, workers: [instances?, classes?, search?] })
     }
 
-    /// Logs how the relay is doing, as often as the settings say (C07), for as long as it is polled.
+    /// Logs how the relay is doing, as often as the settings say (C07), while it is polled.
     pub fn tell(
         &self,
         relay: impl Fn() -> RelayStatus + Send + Sync + 'static,

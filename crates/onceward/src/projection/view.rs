@@ -2,7 +2,7 @@
 //!
 //! Rule: a document is written only over a lower version, and a deleted one keeps its version. A
 //! view in our store commits with the registry; one elsewhere is written before the event is
-//! recorded and checks versions by itself, so that a write that comes twice or late changes nothing.
+//! recorded and checks versions by itself, so that what comes twice or late changes nothing.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -120,8 +120,8 @@ async fn i05_a_packer_that_lost_its_lease_harms_nobody(on: On) {
     }
 }
 
-/// The worst moment for a packer to freeze: it has decided what the next segment holds, and its write
-/// arrives when others have packed the same events, and later ones, long since.
+/// The worst moment for a packer to freeze: it has decided what the next segment holds, and its
+/// write arrives when others have packed the same events, and later ones, long since.
 async fn i05_a_packer_frozen_before_its_write_harms_nobody(on: On) {
     let world = World::new(on).await;
     let bucket: Arc<dyn ObjectStore> = Arc::new(InMemory::new());

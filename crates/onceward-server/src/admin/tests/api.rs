@@ -29,6 +29,7 @@ const ENDPOINTS: &[(&str, &str)] = &[
     ("get", "/v1/marks"),
     ("post", "/v1/sweep"),
     ("get", "/v1/shadow"),
+    ("post", "/v1/views/{view}/rebuild"),
     ("get", "/v1/reports/{report}"),
     ("get", "/v1/audit"),
     ("get", "/v1/audit/verify"),
