@@ -32,7 +32,8 @@ pub(crate) struct RebuiltAnswer {
     responses(
         (status = 200, description = "The generation that is live now", body = RebuiltAnswer),
         (status = 403, description = "Not the operator's token", body = ProblemBody),
-        (status = 404, description = "No such view here", body = ProblemBody),
+        (status = 404, description = "No such view", body = ProblemBody),
+        (status = 409, description = "This server keeps no views", body = ProblemBody),
         (status = 503, description = "Something gave no answer", body = ProblemBody),
     )
 )]
@@ -42,8 +43,12 @@ pub(crate) async fn rebuild(
     Path(view): Path<String>,
 ) -> Result<Response, Problem> {
     who.must_operate()?;
-    let absent = || Problem::absent("view.absent", "this server keeps no view of this name");
-    let workers = state.views().ok_or_else(absent)?.clone();
+    let none = || {
+        let detail = "this server keeps no views of events; ask the one that does";
+        Problem::conflict("view.none", "There are no views here", detail)
+    };
+    let absent = || Problem::absent("view.absent", "there is no view of this name");
+    let workers = state.views().ok_or_else(none)?.clone();
     let projection = workers.projection(&view).ok_or_else(absent)?.clone();
     // In a task of its own: who asked may go away, a rebuild goes on.
     let rebuilding = tokio::spawn(async move {

@@ -166,7 +166,7 @@ async fn i15_a_rebuild_ends_although_writers_never_rest(on: On) {
     let rebuilding = projection.rebuild(log, quick(), |_, _| {});
     let rebuilt = tokio::time::timeout(PATIENCE, rebuilding).await;
     writer.abort();
-    assert_eq!(rebuilt.expect("it ends").unwrap().generation, 2);
+    assert_eq!(rebuilt.unwrap().unwrap().generation, 2, "it ends");
     relay.drain().await.unwrap();
 }
 
