@@ -81,6 +81,8 @@ struct Moves {
     stamp: u64,
     /// Names that it adds to the young, with the ids that were there under them.
     added: Vec<(Key, Option<i64>)>,
+    /// Young rows that it deletes.
+    deleted: Vec<i64>,
     /// Names that it brings to the index.
     slice: Slice,
 }
@@ -191,8 +193,10 @@ impl<'c> Writes<'c> {
     pub(super) fn finish(&mut self) -> rusqlite::Result<()> {
         let most = (NAMES_MOVED * self.names.added.len()).max(NAMES_MOVED);
         self.names.slice = self.shared.young.next(most, self.meta.stamp);
-        for id in &self.names.slice.ids {
-            self.index_name.execute([id])?;
+        for (key, id) in &self.names.slice.names {
+            bind_key(&mut self.index_name, key)?;
+            self.index_name.raw_bind_parameter(4, id)?;
+            self.index_name.raw_execute()?;
         }
         self.meta.indexed = self.names.slice.indexed.unwrap_or(self.meta.indexed);
         let Meta { stamp, now, audit, indexed } = self.meta;
@@ -204,12 +208,14 @@ impl<'c> Writes<'c> {
     /// The transaction is committed.
     pub(super) fn committed(&mut self) {
         self.names.added.clear();
+        self.names.deleted.clear();
         self.shared.young.arrived(&self.names.slice);
     }
 
     /// The transaction is rolled back.
     pub(super) fn rolled_back(&mut self) {
         self.shared.young.take_back(&mut self.names.added, self.names.stamp);
+        self.shared.young.keep(&mut self.names.deleted);
     }
 
     /// Applies one batch. Says whether it wrote anything.
@@ -401,6 +407,10 @@ impl<'c> Writes<'c> {
 
     fn delete(&mut self, key: &Key, there: Option<Row>) -> Result<(), Failure> {
         let Some(row) = there else { return Ok(()) };
+        if row.id.cast_unsigned() > self.meta.indexed {
+            self.shared.young.delete(row.id);
+            self.names.deleted.push(row.id);
+        }
         bind_key(&mut self.delete_name, key)?;
         self.delete_name.raw_bind_parameter(4, row.id)?;
         self.delete_name.raw_execute()?;

@@ -7,7 +7,7 @@
 //! in `meta` tells up to which number they are in the index. Whoever has no memory that covers its
 //! snapshot looks through the rows behind that number: there are a bounded number of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use onceward_core::key::Key;
@@ -27,6 +27,8 @@ struct Names {
     range: Option<(u64, u64)>,
     fresh: HashMap<Key, i64>,
     moving: Option<Moving>,
+    /// Rows that were deleted while their names were here: those names are not brought anywhere.
+    gone: HashSet<i64>,
 }
 
 /// Names on their way to the index.
@@ -35,8 +37,8 @@ struct Moving {
     names: HashMap<Key, i64>,
     /// The stamp when they were taken: no id among them is above it.
     up_to: u64,
-    /// Their ids in the order of the names, once they are sorted.
-    order: Arc<OnceLock<Vec<i64>>>,
+    /// All of them in the order of the names, once they are sorted.
+    order: Arc<OnceLock<Vec<(Key, i64)>>>,
     /// How many of those have arrived.
     arrived: usize,
 }
@@ -44,8 +46,10 @@ struct Moving {
 /// What a transaction brings to the index.
 #[derive(Debug, Default)]
 pub(super) struct Slice {
-    /// Ids of rows, in the order of their names.
-    pub(super) ids: Vec<i64>,
+    /// Names and the ids of their rows, in the order of the names.
+    pub(super) names: Vec<(Key, i64)>,
+    /// How many of those on their way it stands for, with those that are gone.
+    counted: usize,
     /// The number up to which all are in the index then, if it changes.
     pub(super) indexed: Option<u64>,
 }
@@ -71,7 +75,8 @@ impl Young {
 
     /// Begins anew with what was read from the rows.
     pub(super) fn fill(&self, indexed: u64, stamp: u64, names: HashMap<Key, i64>) {
-        *self.write() = Names { range: Some((indexed, stamp)), fresh: names, moving: None };
+        let range = Some((indexed, stamp));
+        *self.write() = Names { range, fresh: names, ..Names::default() };
     }
 
     /// Adds a name before its row is committed, and tells what was there under it.
@@ -91,6 +96,19 @@ impl Young {
         names.reach(stamp);
     }
 
+    /// A young record's row is deleted by the open transaction.
+    pub(super) fn delete(&self, id: i64) {
+        self.write().gone.insert(id);
+    }
+
+    /// Takes deletions back.
+    pub(super) fn keep(&self, deleted: &mut Vec<i64>) {
+        let mut names = self.write();
+        for id in deleted.drain(..) {
+            names.gone.remove(&id);
+        }
+    }
+
     /// A commit is about to make rows up to this stamp visible.
     pub(super) fn reach(&self, stamp: u64) {
         self.write().reach(stamp);
@@ -103,14 +121,16 @@ impl Young {
         let Some(order) = moving.order.get() else { return Slice::default() };
         let end = moving.arrived.saturating_add(most).min(order.len());
         let indexed = (end == order.len()).then_some(moving.up_to);
-        Slice { ids: order[moving.arrived..end].to_vec(), indexed }
+        let those = order[moving.arrived..end].iter();
+        let there = those.filter(|(_, id)| !names.gone.contains(id)).cloned().collect();
+        Slice { names: there, counted: end - moving.arrived, indexed }
     }
 
     /// What [`Young::next`] gave is committed. Sends the next on their way once it is time.
     pub(super) fn arrived(&self, slice: &Slice) {
         let mut names = self.write();
         if let Some(moving) = &mut names.moving {
-            moving.arrived += slice.ids.len();
+            moving.arrived += slice.counted;
         }
         let mut gone = None;
         if let Some(indexed) = slice.indexed {
@@ -120,6 +140,7 @@ impl Young {
             if let Some((above, _)) = &mut names.range {
                 *above = indexed;
             }
+            names.gone.retain(|id| id.cast_unsigned() > indexed);
         }
         if names.moving.is_none() && names.fresh.len() >= GATHERED {
             names.send();
@@ -156,9 +177,10 @@ impl Names {
         if self.fresh.len() < FRESH_MAX {
             return Slice::default();
         }
-        let mut sorted: Vec<_> = self.fresh.iter().collect();
-        sorted.sort_unstable();
-        Slice { ids: sorted.into_iter().map(|(_, id)| *id).collect(), indexed: Some(stamp) }
+        let there = self.fresh.iter().filter(|(_, id)| !self.gone.contains(id));
+        let mut names: Vec<_> = there.map(|(key, id)| (key.clone(), *id)).collect();
+        names.sort_unstable();
+        Slice { names, counted: 0, indexed: Some(stamp) }
     }
 
     /// Sends what was gathered on its way: sorts it beside the writer, which must not wait.
@@ -171,7 +193,7 @@ impl Names {
         let sort = move || {
             sorted.sort_unstable();
             // Nobody else sets it.
-            let _ = place.set(sorted.into_iter().map(|(_, id)| id).collect());
+            let _ = place.set(sorted);
         };
         let thread = std::thread::Builder::new().name("onceward-sqlite-names".into());
         let sent = thread.spawn(sort).is_ok();
@@ -211,7 +233,7 @@ mod tests {
         young.arrived(&young.next(0, stamp));
         let slice = loop {
             let slice = young.next(usize::MAX, stamp);
-            if !slice.ids.is_empty() {
+            if !slice.names.is_empty() {
                 break slice;
             }
             std::thread::yield_now();
@@ -224,18 +246,28 @@ mod tests {
     }
 
     #[test]
+    fn what_was_deleted_meanwhile_is_not_brought_to_the_index() {
+        let (young, stamp) = filled(FRESH_MAX);
+        young.delete(1);
+        young.delete(2);
+        young.keep(&mut vec![2]);
+        let slice = young.next(2, stamp);
+        assert_eq!((slice.names.len(), slice.indexed), (FRESH_MAX - 1, Some(stamp)));
+        assert!(!slice.names.contains(&(key(1), 1)) && slice.names.contains(&(key(2), 2)));
+        young.arrived(&slice);
+        assert!(young.read().gone.is_empty(), "nobody asks for it any more");
+    }
+
+    #[test]
     fn too_many_are_brought_to_the_index_at_once() {
         let (young, stamp) = filled(FRESH_MAX - 1);
-        assert!(young.next(2, stamp).ids.is_empty());
+        assert!(young.next(2, stamp).names.is_empty());
         let (young, stamp) = filled(FRESH_MAX);
         let slice = young.next(2, stamp);
-        assert_eq!((slice.ids.len(), slice.indexed), (FRESH_MAX, Some(stamp)));
-        let mut names: Vec<_> =
-            slice.ids.iter().map(|id| key(usize::try_from(*id).unwrap())).collect();
-        let sorted = names.is_sorted();
-        assert!(sorted, "in the order of the names");
+        assert_eq!((slice.names.len(), slice.indexed), (FRESH_MAX, Some(stamp)));
+        assert!(slice.names.is_sorted(), "in the order of the names");
         young.arrived(&slice);
-        assert_eq!(young.get(&names.remove(0)), None);
+        assert_eq!(young.get(&slice.names[0].0), None);
         assert!(young.is_at(stamp, stamp));
     }
 }

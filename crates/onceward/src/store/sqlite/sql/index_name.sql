@@ -1,4 +1,3 @@
--- Brings a young record's name to the index. A row that was deleted meanwhile brings nothing.
-INSERT INTO names (tenant, kind, name, id)
-SELECT tenant, kind, name, id FROM records WHERE id = ?1
+-- Brings a young record's name to the index. A name that came again has a new row.
+INSERT INTO names (tenant, kind, name, id) VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT DO UPDATE SET id = excluded.id WHERE id <> excluded.id
