@@ -41,6 +41,7 @@ impl Store for Talking {
             clock: true,
             group_max: 16,
             lanes: 1,
+            gathers: false,
             watch: false,
             lists_are_current: true,
             durability: Durability::None,

@@ -28,10 +28,15 @@ struct Gated {
     arrived: AtomicUsize,
     groups: AtomicUsize,
     watch: bool,
+    gathers: bool,
 }
 
 impl Gated {
     fn new(open: usize) -> Arc<Self> {
+        Self::that(open, false)
+    }
+
+    fn that(open: usize, gathers: bool) -> Arc<Self> {
         let inner = MemoryStore::manual(START).0;
         Arc::new(Self {
             inner,
@@ -39,13 +44,15 @@ impl Gated {
             arrived: AtomicUsize::new(0),
             groups: AtomicUsize::new(0),
             watch: true,
+            gathers,
         })
     }
 }
 
 impl Store for Gated {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { watch: self.watch, ..self.inner.capabilities() }
+        let (watch, gathers) = (self.watch, self.gathers);
+        Capabilities { watch, gathers, ..self.inner.capabilities() }
     }
     fn load(&self, reads: Vec<Read>) -> StoreFuture<'_, Loaded> {
         self.inner.load(reads)
@@ -228,13 +235,19 @@ async fn i26_the_same_key_twice_in_one_call_is_answered_in_order() {
 
 #[tokio::test]
 async fn a_grant_whose_caller_went_away_is_released() {
-    let store = Gated::new(0);
+    for gathers in [false, true] {
+        a_grant_is_released(gathers).await;
+    }
+}
+
+async fn a_grant_is_released(gathers: bool) {
+    let store = Gated::that(0, gathers);
     let engine = Engine::new(store.clone());
     let gone = {
         let engine = engine.clone();
         tokio::spawn(async move { engine.claim(&claim("k", "p")).await })
     };
-    // The lane waits at the gate with the claim when its caller goes away.
+    // The claim waits at the gate when its caller goes away.
     until(|| store.arrived.load(Ordering::SeqCst) == 1).await;
     gone.abort();
     assert!(gone.await.unwrap_err().is_cancelled());
@@ -245,7 +258,13 @@ async fn a_grant_whose_caller_went_away_is_released() {
 
 #[tokio::test]
 async fn closing_commits_what_waits_and_refuses_what_comes_later() {
-    let store = Gated::new(0);
+    for gathers in [false, true] {
+        closing_commits_what_waits(gathers).await;
+    }
+}
+
+async fn closing_commits_what_waits(gathers: bool) {
+    let store = Gated::that(0, gathers);
     let engine = Engine::new(store.clone());
     let last = {
         let engine = engine.clone();

@@ -74,6 +74,9 @@ pub struct Taken {
 /// Payloads that were found, with the fingerprints that their jobs had.
 type Payloads = Vec<Option<(Fingerprint, Bytes)>>;
 
+/// Payloads that came with a list of due jobs, by their keys.
+type AtHand = HashMap<Key, (Fingerprint, Bytes)>;
+
 /// Which of the due jobs to take.
 pub type Pick<'p> = &'p (dyn Fn(&Record) -> bool + Send + Sync);
 
@@ -150,6 +153,14 @@ impl Drop for Unheard<'_> {
             let _ = engine.release_many(&permits).await;
         });
     }
+}
+
+/// Payloads that a list brought, with the fingerprints that their jobs had then.
+fn at_hand(due: &[Record], payloads: Vec<Option<Bytes>>) -> AtHand {
+    let found = due.iter().zip(payloads).filter_map(|(job, payload)| {
+        payload.map(|payload| (job.key.clone(), (job.fingerprint, payload)))
+    });
+    found.collect()
 }
 
 impl Engine {
@@ -261,10 +272,12 @@ impl Engine {
                 (Err(error), _) | (_, Err(error)) => return Err(error),
             };
             let Items::Records(mut due) = page.items else { break };
+            let at_hand = at_hand(&due, page.payloads);
             if page.next.is_some() {
                 self.add_passed_over(&mut due, &take.queue, wanted.div_ceil(2)).await;
             }
-            match self.take_these((page.now, due), (take, wanted), pick, &unheard).await {
+            let due = (page.now, due, at_hand);
+            match self.take_these(due, (take, wanted), pick, &unheard).await {
                 Ok(()) => {}
                 Err(_) if unheard.count() > 0 => break,
                 Err(error) => return Err(error),
@@ -302,7 +315,7 @@ impl Engine {
     /// Takes the first `wanted` of these whose turn it is, in one group where the store has groups.
     async fn take_these(
         &self,
-        (now, due): (At, Vec<Record>),
+        (now, due, at_hand): (At, Vec<Record>, AtHand),
         (take, wanted): (&Take, usize),
         pick: Pick<'_>,
         unheard: &Unheard<'_>,
@@ -352,7 +365,7 @@ impl Engine {
             Ok(())
         });
         // Whoever is granted a job is its only writer: its payload is read meanwhile.
-        let (granted, payloads) = tokio::join!(join_all(takes), self.payloads(keys));
+        let (granted, payloads) = tokio::join!(join_all(takes), self.payloads(&keys, at_hand));
         let (payloads, unread) = match payloads {
             Ok(payloads) => (payloads, Ok(())),
             Err(error) => (Vec::new(), Err(error)),
@@ -366,17 +379,26 @@ impl Engine {
         granted.into_iter().collect::<Result<(), _>>().and(unread)
     }
 
-    /// The payloads of jobs, each with its fingerprint; none for a job that is not there.
-    async fn payloads(&self, keys: Vec<Key>) -> Result<Payloads, EngineError> {
-        let reads = keys.into_iter().map(|key| Read::Record { key, payload: true });
-        let loaded = self.0.store.load(reads.collect()).await?;
-        let payload = |fact| match fact {
-            Fact::Record(Some(Found { stored, payload })) => {
-                Some((stored.record.fingerprint, payload.unwrap_or_else(|| [].into())))
-            }
-            Fact::Record(None) | Fact::Mark(_) => None,
-        };
-        Ok(loaded.facts.into_iter().map(payload).collect())
+    /// The payloads of jobs, each with its fingerprint; none for a job that is not there. What is
+    /// not at hand is looked up.
+    async fn payloads(&self, keys: &[Key], mut at_hand: AtHand) -> Result<Payloads, EngineError> {
+        let mut payloads: Payloads = keys.iter().map(|key| at_hand.remove(key)).collect();
+        let missing: Vec<usize> =
+            (0..keys.len()).filter(|index| payloads[*index].is_none()).collect();
+        if missing.is_empty() {
+            return Ok(payloads);
+        }
+        let read = |index: &usize| Read::Record { key: keys[*index].clone(), payload: true };
+        let loaded = self.0.store.load(missing.iter().map(read).collect()).await?;
+        for (index, fact) in missing.into_iter().zip(loaded.facts) {
+            payloads[index] = match fact {
+                Fact::Record(Some(Found { stored, payload })) => {
+                    Some((stored.record.fingerprint, payload.unwrap_or_else(|| [].into())))
+                }
+                Fact::Record(None) | Fact::Mark(_) => None,
+            };
+        }
+        Ok(payloads)
     }
 
     /// Takes a job. Says whether an earlier attempt at it was granted.

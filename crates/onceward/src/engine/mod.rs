@@ -13,6 +13,7 @@ mod documents;
 mod erasures;
 mod error;
 mod fair;
+mod handed;
 mod hands;
 mod heard;
 mod jobs;

@@ -4,7 +4,8 @@
 //! way at once, touch the same record or mark: the later one waits in `lines`. A batch that met a
 //! row held by someone's open transaction leaves its group and comes again after a while. A grant
 //! whose caller has gone away before it heard of it is released at once. A lane that ends, or a
-//! store that panics, leaves nobody waiting.
+//! store that panics, leaves nobody waiting. A store that gathers by itself is handed each batch as
+//! it comes (`handed`).
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
@@ -17,18 +18,20 @@ use onceward_core::decide::{self, Facts, Permit, Step};
 use onceward_core::record::FenceWrite;
 use onceward_core::stamp::Token;
 use onceward_core::zoo::{Bug, planted};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use super::fair::Rounds;
+use super::handed::Handed;
 use super::later;
 use super::lines::Lines;
 use super::trouble::Trouble;
 use super::wait::Waiters;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, StoreFuture};
 
 /// First pause before a contended batch is tried again; doubles up to [`CONTENDED_PAUSE_MAX`].
-const CONTENDED_PAUSE: Duration = Duration::from_millis(2);
-const CONTENDED_PAUSE_MAX: Duration = Duration::from_millis(50);
+pub(super) const CONTENDED_PAUSE: Duration = Duration::from_millis(2);
+pub(super) const CONTENDED_PAUSE_MAX: Duration = Duration::from_millis(50);
 
 type Reply = oneshot::Sender<Result<Answer, StoreError>>;
 
@@ -37,8 +40,12 @@ pub(super) struct Scheduler {
     shared: Arc<Shared>,
 }
 
-struct Shared {
+/// What the scheduler, its lanes and batches under way share.
+pub(super) struct Shared {
     store: Arc<dyn Store>,
+    /// Whether the store gathers by itself.
+    gathers: bool,
+    runtime: Handle,
     waiters: Arc<Waiters>,
     rounds: Arc<Rounds>,
     queue: Mutex<Queue>,
@@ -88,6 +95,8 @@ impl Scheduler {
         let capabilities = store.capabilities();
         let shared = Arc::new(Shared {
             store,
+            gathers: capabilities.gathers,
+            runtime: Handle::current(),
             waiters,
             rounds,
             queue: Mutex::default(),
@@ -99,7 +108,7 @@ impl Scheduler {
             waiting_max,
             contended_for,
         });
-        let lanes = capabilities.lanes.max(1);
+        let lanes = if capabilities.gathers { 0 } else { capabilities.lanes.max(1) };
         shared.locked().lanes = lanes;
         for _ in 0..lanes {
             let running = Lane(shared.clone());
@@ -116,13 +125,17 @@ impl Scheduler {
         &self,
         batch: Arc<Batch>,
     ) -> impl Future<Output = Result<Answer, StoreError>> + use<> {
-        let received = self.shared.enqueue(batch.clone());
-        let shared = self.shared.clone();
+        let entered = self.shared.enter(batch);
         async move {
-            let mut pending = Pending { received: received?, batch, shared, heard: false };
-            let answer = (&mut pending.received).await;
-            pending.heard = true;
-            answer.unwrap_or_else(|_| Err(StoreError::Unknown("the commit lane ended".into())))
+            match entered? {
+                Entered::Handed(mut handed) => handed.answer().await,
+                Entered::Queued(mut pending) => {
+                    let answer = (&mut pending.received).await;
+                    pending.heard = true;
+                    let ended = |_| Err(StoreError::Unknown("the commit lane ended".into()));
+                    answer.unwrap_or_else(ended)
+                }
+            }
         }
     }
 
@@ -155,6 +168,12 @@ impl Scheduler {
     }
 }
 
+/// A batch that was taken: by the store itself, or into the queue of the lanes.
+enum Entered {
+    Handed(Handed),
+    Queued(Pending),
+}
+
 /// An answer that is waited for. Dropped before it was heard, it releases what was granted.
 struct Pending {
     received: oneshot::Receiver<Result<Answer, StoreError>>,
@@ -183,26 +202,51 @@ impl Drop for Scheduler {
 }
 
 impl Shared {
-    fn enqueue(
-        &self,
-        batch: Arc<Batch>,
-    ) -> Result<oneshot::Receiver<Result<Answer, StoreError>>, StoreError> {
+    fn enter(self: &Arc<Self>, batch: Arc<Batch>) -> Result<Entered, StoreError> {
         batch.validate()?;
-        let (reply, received) = oneshot::channel();
-        let rows = self.rows(&batch);
-        let waiting = Waiting { batch, rows, reply: Some(reply), contended: None };
+        let rows = if self.gathers { Vec::new() } else { self.rows(&batch) };
         let mut queue = self.locked();
         if queue.closed {
             return Err(StoreError::NotApplied("the engine is closed".into()));
         }
-        if queue.waiting.len() >= self.waiting_max {
-            let why = format!("{} batches are waiting already", queue.waiting.len());
-            return Err(StoreError::NotApplied(why));
+        let waiting = if self.gathers { queue.under_way } else { queue.waiting.len() };
+        if waiting >= self.waiting_max {
+            return Err(StoreError::NotApplied(format!("{waiting} batches are waiting already")));
         }
-        queue.add(waiting);
+        if self.gathers {
+            queue.under_way += 1;
+            drop(queue);
+            return Ok(Entered::Handed(Handed::new(self.clone(), batch)));
+        }
+        let (reply, received) = oneshot::channel();
+        queue.add(Waiting { batch: batch.clone(), rows, reply: Some(reply), contended: None });
         drop(queue);
         self.wake.notify_one();
-        Ok(received)
+        Ok(Entered::Queued(Pending { received, batch, shared: self.clone(), heard: false }))
+    }
+
+    /// Hands one batch to the store.
+    pub(super) fn commit_one(&self, batch: Arc<Batch>) -> StoreFuture<'static, Answer> {
+        self.store.clone().commit_one(batch)
+    }
+
+    /// How long a batch is tried that meets a held row.
+    pub(super) fn contended_for(&self) -> Duration {
+        self.contended_for
+    }
+
+    /// Lets something run that nobody waits for.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(work);
+    }
+
+    /// Notes the answer to a batch that was handed in, and wakes who waits for what it did.
+    pub(super) fn heard(&self, batch: &Batch, answer: &Result<Answer, StoreError>) {
+        self.trouble.note(answer.as_ref().map(std::slice::from_ref));
+        if let Ok(Answer::Applied(_)) = answer {
+            self.rounds.note(batch);
+            self.waiters.wake(batch);
+        }
     }
 
     fn rows(&self, batch: &Batch) -> Vec<u64> {
@@ -294,7 +338,7 @@ impl Shared {
 
     /// A grant that nobody will use: its caller went away while it was committed, so nothing was
     /// done under it.
-    fn release_orphan(&self, batch: &Batch, applied: Applied) {
+    pub(super) fn release_orphan(self: &Arc<Self>, batch: &Batch, applied: Applied) {
         let Some(draft) = batch.writes.iter().find_map(|write| match write {
             Write::Put(draft) if draft.fence == FenceWrite::Grant => Some(draft),
             _ => None,
@@ -312,8 +356,13 @@ impl Shared {
         let Some(permit) = Permit::of(record) else { return };
         let token = Token(batch.token.0 ^ u128::MAX);
         if let Step::Commit(release, _) = decide::release(&permit, token, &Facts::default()) {
+            let release = Arc::new(release);
+            if self.gathers {
+                self.locked().under_way += 1;
+                return self.spawn(Handed::new(self.clone(), release).finish());
+            }
             let rows = self.rows(&release);
-            let waiting = Waiting { batch: Arc::new(release), rows, reply: None, contended: None };
+            let waiting = Waiting { batch: release, rows, reply: None, contended: None };
             let mut queue = self.locked();
             if queue.lanes > 0 {
                 queue.add(waiting);
@@ -326,7 +375,7 @@ impl Shared {
 
 impl Shared {
     /// Counts a delivered group out, after orphans were queued: nothing slips between.
-    fn delivered(&self, count: usize) {
+    pub(super) fn delivered(&self, count: usize) {
         let mut queue = self.locked();
         queue.under_way -= count;
         if queue.under_way == 0 && queue.waiting.is_empty() {
@@ -380,7 +429,7 @@ impl Lane {
                 Err(StoreError::Unknown("the store panicked while it committed".into()))
             });
             shared.finished(&group);
-            shared.trouble.note(&result);
+            shared.trouble.note(result.as_ref().map(|committed| &committed.answers[..]));
             let mut answers = match result {
                 Ok(committed) => committed.answers.into_iter().map(Ok).collect(),
                 Err(error) => vec![Err(error); group.len()],

@@ -14,7 +14,7 @@ use onceward_core::key::Subject;
 use onceward_core::record::Body;
 
 use super::{Engine, EngineError, STORE_TENANT};
-use crate::store::{Committed, StoreError};
+use crate::store::StoreError;
 
 /// What the latest commit ended with, if it failed.
 #[derive(Debug, Default)]
@@ -26,14 +26,14 @@ pub(super) struct Trouble {
 
 impl Trouble {
     /// Notes how a commit ended. One that wrote nothing says nothing about the store.
-    pub(super) fn note(&self, result: &Result<Committed, StoreError>) {
+    pub(super) fn note(&self, result: Result<&[Answer], &StoreError>) {
         let error = match result {
             Err(StoreError::Invalid(_)) => return,
             Err(error) => Some(error),
             Ok(_) if !self.fails.load(Ordering::Relaxed) => return,
-            Ok(committed) => {
+            Ok(answers) => {
                 let wrote = |answer| matches!(answer, &Answer::Applied(applied) if !applied.again);
-                if !committed.answers.iter().any(wrote) {
+                if !answers.iter().any(wrote) {
                     return;
                 }
                 None

@@ -66,6 +66,16 @@ pub trait Store: Send + Sync + 'static {
     /// Applies a group of batches in one durable transaction. Answers come in their order.
     fn commit(&self, group: Vec<Arc<Batch>>) -> StoreFuture<'_, Committed>;
 
+    /// Applies one batch, together with whatever else is handed in meanwhile. Stores that gather
+    /// by themselves ([`Capabilities::gathers`]) have it in their hands when this returns.
+    fn commit_one(self: Arc<Self>, batch: Arc<Batch>) -> StoreFuture<'static, Answer> {
+        Box::pin(async move {
+            let committed = self.commit(vec![batch]).await?;
+            let missing = || StoreError::Unknown("the store left out an answer".into());
+            committed.answers.into_iter().next().ok_or_else(missing)
+        })
+    }
+
     /// Lists what the question asks for, a page at a time.
     fn list(&self, what: List, after: Option<Cursor>, limit: usize) -> StoreFuture<'_, Page>;
 
@@ -98,6 +108,9 @@ pub struct Capabilities {
     pub group_max: usize,
     /// Groups that are worth having under way at once.
     pub lanes: usize,
+    /// Whether it makes its groups by itself and keeps batches of one row in the order in which
+    /// they come: then each is handed in on its own ([`Store::commit_one`]).
+    pub gathers: bool,
     /// Whether [`Store::watch`] works.
     pub watch: bool,
     /// Whether lists see every commit that was answered before.
@@ -244,6 +257,9 @@ pub struct Page {
     pub now: At,
     /// What was found.
     pub items: Items,
+    /// Payloads of listed due jobs that came along, by their places in the list; of those that have
+    /// none here they are looked up. A store that keeps them elsewhere leaves it empty.
+    pub payloads: Vec<Option<Bytes>>,
     /// Where the next page starts; none when this was the last.
     pub next: Option<Cursor>,
 }

@@ -7,9 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "sqlite")]
-use onceward_core::batch::Answer;
-use onceward_core::batch::Batch;
+use onceward_core::batch::{Answer, Batch};
 use onceward_core::key::Key;
 
 use super::{
@@ -99,6 +97,17 @@ impl Store for Timed {
 
     fn commit(&self, group: Vec<Arc<Batch>>) -> StoreFuture<'_, Committed> {
         self.timed(Operation::Commit, self.store.commit(group))
+    }
+
+    fn commit_one(self: Arc<Self>, batch: Arc<Batch>) -> StoreFuture<'static, Answer> {
+        let started = Instant::now();
+        let work = self.store.clone().commit_one(batch);
+        Box::pin(async move {
+            let result = work.await;
+            let (took, error) = (started.elapsed(), result.as_ref().err());
+            (self.told)(Ended { operation: Operation::Commit, took, error });
+            result
+        })
     }
 
     fn list(&self, what: List, after: Option<Cursor>, limit: usize) -> StoreFuture<'_, Page> {

@@ -317,6 +317,14 @@ impl Store for FaultyStore {
         })
     }
 
+    fn commit_one(self: Arc<Self>, batch: Arc<Batch>) -> StoreFuture<'static, Answer> {
+        Box::pin(async move {
+            let committed = self.commit(vec![batch]).await?;
+            let missing = || StoreError::Unknown("the store left out an answer".into());
+            committed.answers.into_iter().next().ok_or_else(missing)
+        })
+    }
+
     #[cfg(feature = "sqlite")]
     fn commit_own(&self, own: Arc<dyn crate::store::sqlite::OwnSql>) -> StoreFuture<'_, Answer> {
         Box::pin(async move {

@@ -142,6 +142,7 @@ impl Store for PoorStore {
             clock: false,
             group_max: GROUP_MAX,
             lanes: 4,
+            gathers: false,
             watch: false,
             lists_are_current: false,
             durability: Durability::None,

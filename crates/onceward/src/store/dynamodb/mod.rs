@@ -124,6 +124,7 @@ impl Store for DynamoDbStore {
             clock: false,
             group_max: GROUP_MAX,
             lanes: LANES,
+            gathers: false,
             watch: false,
             lists_are_current: false,
             durability: Durability::Full,
@@ -165,7 +166,7 @@ impl Store for DynamoDbStore {
             self.is_open()?;
             let listed = list::list(&self.table, self.settled_ms, &what, after.as_ref(), limit);
             let (items, next) = listed.await.map_err(Failure::of_read)?;
-            Ok(Page { now: self.table.dates.now(), items, next })
+            Ok(Page { now: self.table.dates.now(), items, payloads: Vec::new(), next })
         })
     }
 

@@ -92,7 +92,7 @@ pub(crate) fn list(
             (Items::Settled(items), next)
         }
     };
-    Ok(Page { now, items, next })
+    Ok(Page { now, items, payloads: Vec::new(), next })
 }
 
 /// Whether an entry is wanted.

@@ -87,6 +87,7 @@ impl Store for MemoryStore {
             clock: true,
             group_max: 256,
             lanes: 1,
+            gathers: false,
             watch: true,
             lists_are_current: true,
             durability: Durability::None,

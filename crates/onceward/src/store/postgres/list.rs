@@ -55,7 +55,7 @@ pub(super) async fn list(
             let settled: Vec<_> = shown.iter().map(rows::read_settled).collect::<Result<_, _>>()?;
             // It goes on here once there is more, so it always says where.
             let next = shown.last().map(rows::audit_place).transpose()?.map(Cursor);
-            return Ok(Page { now, items: Items::Settled(settled), next });
+            return Ok(Page { now, items: Items::Settled(settled), payloads: Vec::new(), next });
         }
         List::Audit(_) => {
             let audit: Vec<_> = shown.iter().map(rows::read_audit).collect::<Result<_, _>>()?;
@@ -63,7 +63,7 @@ pub(super) async fn list(
             (Items::Audit(audit), last)
         }
     };
-    Ok(Page { now, items, next: last.filter(|_| more).map(Cursor) })
+    Ok(Page { now, items, payloads: Vec::new(), next: last.filter(|_| more).map(Cursor) })
 }
 
 /// The place of a record in the order of its list, as a cursor says it.

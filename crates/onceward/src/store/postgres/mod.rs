@@ -108,6 +108,7 @@ impl Store for PostgresStore {
             clock: true,
             group_max: GROUP_MAX,
             lanes: LANES as usize,
+            gathers: false,
             watch: true,
             lists_are_current: true,
             durability: self.standing.durability.clone(),

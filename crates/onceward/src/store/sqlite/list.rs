@@ -4,6 +4,7 @@
 //! so that what was taken in between is gone and the rest follows. A page is filled with one item
 //! more than was asked for; that one tells whether there is a next page.
 
+use onceward_core::Bytes;
 use onceward_core::audit::Audited;
 use onceward_core::key::{Key, Kind, Subject};
 use onceward_core::record::{Record, State};
@@ -17,6 +18,9 @@ use super::failure::Failure;
 use super::reader::Ask;
 use super::rows::{self, instant, kind_code, state_code};
 use super::sql;
+
+/// Payloads up to this size come with the list of due jobs.
+const PAYLOAD_LISTED_BYTES: i64 = 4_096;
 
 /// Lists what is asked for.
 pub(super) fn list(
@@ -41,8 +45,11 @@ pub(super) fn list(
         }
         List::Due { queue } => {
             let after = after.map(read_place).transpose()?;
-            let found = due(connection, queue, now, after.as_ref(), most)?;
-            page_of(found, *limit, |record| place(record.priority, record.due_at, &record.key))
+            let (found, payload_ids) = due(connection, queue, now, after.as_ref(), most)?;
+            let payloads = payloads(connection, found.iter().zip(payload_ids).take(*limit))?;
+            let place = |record: &Record| place(record.priority, record.due_at, &record.key);
+            let (items, next) = page_of(found, *limit, place);
+            return Ok(Page { now, items: Items::Records(items), payloads, next });
         }
         List::Sweepable => {
             let after = after.map(read_place).transpose()?;
@@ -51,18 +58,18 @@ pub(super) fn list(
         }
         List::Marks { tenant, prefix } => {
             let (items, next) = marks(connection, (tenant, prefix), after, most, *limit)?;
-            return Ok(Page { now, items, next });
+            return Ok(Page { now, items, payloads: Vec::new(), next });
         }
         List::Audit(filter) => {
             let (items, next) = audit(connection, filter, after, most, *limit)?;
-            return Ok(Page { now, items, next });
+            return Ok(Page { now, items, payloads: Vec::new(), next });
         }
         List::Settled { tenant } => {
             let (items, next) = settled(connection, tenant.as_ref(), after, signed(*limit))?;
-            return Ok(Page { now, items, next });
+            return Ok(Page { now, items, payloads: Vec::new(), next });
         }
     };
-    Ok(Page { now, items: Items::Records(items), next })
+    Ok(Page { now, items: Items::Records(items), payloads: Vec::new(), next })
 }
 
 /// Which records are wanted, and how many at most.
@@ -147,10 +154,10 @@ fn due(
     now: At,
     after: Option<&(u8, At, Key)>,
     most: usize,
-) -> Result<Vec<Record>, Failure> {
+) -> Result<(Vec<Record>, Vec<Option<i64>>), Failure> {
     let mut next_priority = connection.prepare_cached(sql::NEXT_PRIORITY)?;
     let mut select = connection.prepare_cached(sql::LIST_DUE)?;
-    let mut records = Vec::new();
+    let (mut records, mut payload_ids) = (Vec::new(), Vec::new());
     let mut below = after.map_or(i64::from(u8::MAX) + 1, |(priority, ..)| i64::from(*priority) + 1);
     while records.len() < most {
         let next: Option<i64> = next_priority.query_row((queue, below), |row| row.get(0))?;
@@ -161,10 +168,33 @@ fn due(
         let left = signed(most - records.len());
         let found =
             select.query((queue, priority, instant(now), from, tenant, kind, name, left))?;
-        records.append(&mut collect_sound(found)?);
+        each_sound(found, |row, record| {
+            payload_ids.push(rows::listed_payload(row)?);
+            records.push(record);
+            Ok(())
+        })?;
         below = priority;
     }
-    Ok(records)
+    Ok((records, payload_ids))
+}
+
+/// The payloads of listed jobs, but for large and damaged ones: whoever takes those is told when he
+/// looks them up.
+fn payloads<'r>(
+    connection: &Connection,
+    jobs: impl Iterator<Item = (&'r Record, Option<i64>)>,
+) -> Result<Vec<Option<Bytes>>, Failure> {
+    let mut select = connection.prepare_cached(sql::LOAD_SMALL_PAYLOAD)?;
+    let payload = |(record, id): (&Record, Option<i64>)| {
+        let Some(id) = id else { return Ok(None) };
+        let mut found = select.query((id, PAYLOAD_LISTED_BYTES))?;
+        let Some(row) = found.next()? else { return Ok(None) };
+        match rows::read_payload(row, &record.key) {
+            Err(Failure::Corrupt(_)) => Ok(None),
+            read => read.map(Some),
+        }
+    };
+    jobs.map(payload).collect()
 }
 
 fn sweepable(
@@ -282,16 +312,27 @@ fn collect(mut found: rusqlite::Rows<'_>) -> Result<Vec<Record>, Failure> {
 
 /// As [`collect`], but passes over damaged records: one of them must not stop a queue or the sweep
 /// for everyone. Whoever looks at the record itself is told.
-fn collect_sound(mut found: rusqlite::Rows<'_>) -> Result<Vec<Record>, Failure> {
+fn collect_sound(found: rusqlite::Rows<'_>) -> Result<Vec<Record>, Failure> {
     let mut records = Vec::new();
+    each_sound(found, |_, record| {
+        records.push(record);
+        Ok(())
+    })?;
+    Ok(records)
+}
+
+fn each_sound(
+    mut found: rusqlite::Rows<'_>,
+    mut each: impl FnMut(&Row<'_>, Record) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     while let Some(row) = found.next()? {
-        match rows::read_listed(row as &Row<'_>) {
-            Ok(record) => records.push(record),
+        match rows::read_listed(row) {
+            Ok(record) => each(row, record)?,
             Err(Failure::Corrupt(_)) => {}
             Err(failure) => return Err(failure),
         }
     }
-    Ok(records)
+    Ok(())
 }
 
 fn page_of(

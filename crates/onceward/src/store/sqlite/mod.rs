@@ -41,10 +41,6 @@ use super::{
     StoreFuture,
 };
 
-/// Groups under way at once: the writer takes what comes while the disk is busy into its open
-/// transaction, so a caller need not wait for somebody else's answer.
-const LANES: usize = 8;
-
 /// What survives a power loss, as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SqliteDurability {
@@ -315,23 +311,23 @@ impl SqliteStore {
         StoreError::NotApplied(format!("the store {} is closed", self.path.display()))
     }
 
-    /// Hands work to the writer and waits for its answer.
-    async fn write(&self, work: writer::Work) -> Result<Committed, StoreError> {
+    /// Hands something to the writer; it answers every call that it takes.
+    fn send(&self, call: writer::Call) -> Result<(), StoreError> {
         self.check_open()?;
         let what = "writing through a store that was opened read-only";
         let unsupported = StoreError::Unsupported { store: "sqlite", what };
         let writer = self.writer.as_ref().ok_or(unsupported)?;
-        let (reply, answer) = oneshot::channel();
-        let call = writer::Message::Commit(writer::Call { work, reply });
-        writer.send(call).map_err(|_| self.closed())?;
-        // The writer answers every call that it takes; one without an answer was cut short.
-        let lost = || StoreError::Unknown("the writer ended before it answered".into());
-        answer.await.unwrap_or_else(|_| Err(lost()))
+        writer.send(writer::Message::Commit(call)).map_err(|_| self.closed())
     }
 
     fn check_open(&self) -> Result<(), StoreError> {
         if self.shared.closed.load(Ordering::SeqCst) { Err(self.closed()) } else { Ok(()) }
     }
+}
+
+/// The writer answers every call that it takes; one without an answer was cut short.
+fn cut_short() -> StoreError {
+    StoreError::Unknown("the writer ended before it answered".into())
 }
 
 /// The log on a real disk.
@@ -353,7 +349,8 @@ impl Store for SqliteStore {
             name: "sqlite",
             clock: true,
             group_max: writer::GROUP_MAX,
-            lanes: LANES,
+            lanes: 1,
+            gathers: true,
             watch: false,
             lists_are_current: true,
             durability: self.durability.clone(),
@@ -376,15 +373,27 @@ impl Store for SqliteStore {
             for batch in &group {
                 batch.validate()?;
             }
-            self.write(writer::Work::Group(group)).await
+            let (reply, answer) = oneshot::channel();
+            self.send(writer::Call::Group { group, reply })?;
+            answer.await.unwrap_or_else(|_| Err(cut_short()))
+        })
+    }
+
+    fn commit_one(self: Arc<Self>, batch: Arc<Batch>) -> StoreFuture<'static, Answer> {
+        let (reply, answer) = oneshot::channel();
+        let valid = batch.validate().map_err(StoreError::from);
+        let sent = valid.and_then(|()| self.send(writer::Call::One { batch, reply }));
+        Box::pin(async move {
+            sent?;
+            answer.await.unwrap_or_else(|_| Err(cut_short()))
         })
     }
 
     fn commit_own(&self, own: Arc<dyn OwnSql>) -> StoreFuture<'_, Answer> {
         Box::pin(async move {
-            let committed = self.write(writer::Work::Own(own)).await?;
-            let missing = || StoreError::Unknown("the writer left out an answer".into());
-            committed.answers.into_iter().next().ok_or_else(missing)
+            let (reply, answer) = oneshot::channel();
+            self.send(writer::Call::Own { own, reply })?;
+            answer.await.unwrap_or_else(|_| Err(cut_short()))
         })
     }
 

@@ -181,6 +181,11 @@ pub(super) fn read_listed(row: &Row<'_>) -> Result<Record, Failure> {
     read_record(row, read_key(row, AFTER_RECORD)?)
 }
 
+/// Where the payload of a listed job is.
+pub(super) fn listed_payload(row: &Row<'_>) -> rusqlite::Result<Option<i64>> {
+    row.get(AFTER_RECORD + 3)
+}
+
 /// Reads a key from the columns that start at `first`.
 pub(super) fn read_key(row: &Row<'_>, first: usize) -> Result<Key, Failure> {
     let kind = *at_code(&Kind::ALL, row.get(first + 1)?).ok_or(CodecError("kind"))?;

@@ -30,6 +30,7 @@ statements! {
     INSERT_PAYLOAD = "insert_payload",
     DELETE_PAYLOAD = "delete_payload",
     LOAD_PAYLOAD = "load_payload",
+    LOAD_SMALL_PAYLOAD = "load_small_payload",
     FIND_MARK = "find_mark",
     PUT_MARK = "put_mark",
     INSERT_AUDIT = "insert_audit",

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use onceward_core::batch;
 use tokio::sync::oneshot;
 
 use super::super::{Committed, Loaded, Page, StoreError};
@@ -24,6 +25,7 @@ type Reply<T> = (oneshot::Sender<Result<T, StoreError>>, Result<T, StoreError>);
 /// An answer and where it goes.
 pub(super) enum Answer {
     Commit(Reply<Committed>),
+    One(Reply<batch::Answer>),
     Load(Reply<Loaded>),
     List(Reply<Page>),
 }
@@ -181,6 +183,7 @@ impl Answer {
     fn send(self) {
         match self {
             Self::Commit((to, answer)) => drop(to.send(answer)),
+            Self::One((to, answer)) => drop(to.send(answer)),
             Self::Load((to, answer)) => drop(to.send(answer)),
             Self::List((to, answer)) => drop(to.send(answer)),
         }
@@ -191,6 +194,7 @@ impl Answer {
         let why = format!("the log can't be synced: {why}; close the store and look at the disk");
         match self {
             Self::Commit((to, Ok(_))) => drop(to.send(Err(StoreError::Unknown(why)))),
+            Self::One((to, Ok(_))) => drop(to.send(Err(StoreError::Unknown(why)))),
             Self::Load((to, Ok(_))) => drop(to.send(Err(StoreError::NotApplied(why)))),
             Self::List((to, Ok(_))) => drop(to.send(Err(StoreError::NotApplied(why)))),
             failed => failed.send(),

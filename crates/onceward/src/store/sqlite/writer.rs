@@ -28,28 +28,48 @@ use super::{Shared, open, sync};
 /// Most batches in one transaction: further groups wait for the next.
 pub(super) const GROUP_MAX: usize = 256;
 
-/// What a call asks for.
-pub(super) enum Work {
-    /// Batches.
-    Group(Vec<Arc<Batch>>),
+type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// What is asked for, and where its answer goes.
+pub(super) enum Call {
+    /// Batches that came together.
+    Group { group: Vec<Arc<Batch>>, reply: Reply<Committed> },
+    /// A batch.
+    One { batch: Arc<Batch>, reply: Reply<Answer> },
     /// The caller's own SQL and the batch that it makes.
-    Own(Arc<dyn OwnSql>),
+    Own { own: Arc<dyn OwnSql>, reply: Reply<Answer> },
 }
 
-impl Work {
+impl Call {
     /// How many answers it takes.
     fn len(&self) -> usize {
         match self {
-            Self::Group(group) => group.len(),
-            Self::Own(_) => 1,
+            Self::Group { group, .. } => group.len(),
+            Self::One { .. } | Self::Own { .. } => 1,
         }
     }
-}
 
-/// Work and where its answer goes.
-pub(super) struct Call {
-    pub(super) work: Work,
-    pub(super) reply: oneshot::Sender<Result<Committed, StoreError>>,
+    /// Its answer, made of the next of all answers.
+    fn answered(self, answers: &mut impl Iterator<Item = Answer>) -> sync::Answer {
+        let missing = || StoreError::Unknown("the writer left out an answer".into());
+        match self {
+            Self::Group { group, reply } => {
+                let answers = answers.take(group.len()).collect();
+                sync::Answer::Commit((reply, Ok(Committed { answers })))
+            }
+            Self::One { reply, .. } | Self::Own { reply, .. } => {
+                sync::Answer::One((reply, answers.next().ok_or_else(missing)))
+            }
+        }
+    }
+
+    /// Tells that it failed. Whoever asked may have gone away meanwhile.
+    fn fail(self, error: StoreError) {
+        match self {
+            Self::Group { reply, .. } => drop(reply.send(Err(error))),
+            Self::One { reply, .. } | Self::Own { reply, .. } => drop(reply.send(Err(error))),
+        }
+    }
 }
 
 /// What the writer is told.
@@ -195,11 +215,11 @@ impl Inbox {
                 Ok(Message::Stop) | Err(_) => self.stopped = true,
             }
         }
-        let mut batches = calls.first()?.work.len();
+        let mut batches = calls.first()?.len();
         while !self.stopped && batches < GROUP_MAX {
             match self.messages.try_recv() {
                 Ok(Message::Commit(call)) => {
-                    batches += call.work.len();
+                    batches += call.len();
                     calls.push(call);
                 }
                 Ok(Message::Syncing) => {}
@@ -229,10 +249,10 @@ impl Inbox {
     }
 }
 
-/// Tells calls that nothing was done, and why. Whoever asked may have gone away meanwhile.
+/// Tells calls that nothing was done, and why.
 fn fail_all(calls: Vec<Call>, why: &impl std::fmt::Display) {
     for call in calls {
-        let _ = call.reply.send(Err(StoreError::NotApplied(why.to_string())));
+        call.fail(StoreError::NotApplied(why.to_string()));
     }
 }
 
@@ -265,49 +285,54 @@ impl<'c> Session<'c> {
     /// Applies the groups of all calls in one transaction and answers each.
     fn answer(&mut self, mut calls: Vec<Call>, inbox: &mut Inbox) {
         let transacted = self.transact(|session| session.gather_and_apply(&mut calls, inbox));
-        let alone = matches!(&calls[..], [call] if call.work.len() <= 1);
+        let alone = matches!(&calls[..], [call] if call.len() <= 1);
+        let sync = &self.shared.sync;
         match transacted {
             Ok(answers) => {
                 let mut answers = answers.into_iter();
-                let told = calls.into_iter().map(|call| {
-                    let answers = answers.by_ref().take(call.work.len()).collect();
-                    sync::Answer::Commit((call.reply, Ok(Committed { answers })))
-                });
-                self.shared.sync.tell(self.shared.sync.seen(), told);
+                sync.tell(sync.seen(), calls.into_iter().map(|call| call.answered(&mut answers)));
             }
             Err(Failed::Before(_)) if !alone && !self.in_doubt => {
                 for call in calls {
-                    let answer = self.apply_one_by_one(&call);
-                    let told = sync::Answer::Commit((call.reply, answer));
-                    self.shared.sync.tell(self.shared.sync.seen(), [told].into_iter());
+                    match self.apply_one_by_one(&call) {
+                        Ok(answers) => {
+                            let told = call.answered(&mut answers.into_iter());
+                            self.shared.sync.tell(self.shared.sync.seen(), [told].into_iter());
+                        }
+                        Err(error) => call.fail(error),
+                    }
                 }
             }
             Err(failed) => {
                 let error = failed.into_store_error();
                 for call in calls {
-                    let _ = call.reply.send(Err(error.clone()));
+                    call.fail(error.clone());
                 }
             }
         }
     }
 
-    fn apply_one_by_one(&mut self, call: &Call) -> Result<Committed, StoreError> {
-        let group = match &call.work {
-            Work::Group(group) => group,
-            Work::Own(own) => {
+    fn apply_one_by_one(&mut self, call: &Call) -> Result<Vec<Answer>, StoreError> {
+        let group = match call {
+            Call::Group { group, .. } => &group[..],
+            Call::One { batch, .. } => std::slice::from_ref(batch),
+            Call::Own { own, .. } => {
                 let applied = self.transact(|session| {
                     session.apply_own(&**own).map(|(answer, written)| (vec![answer], written))
                 });
-                return applied
-                    .map(|answers| Committed { answers })
-                    .map_err(Failed::into_store_error);
+                return applied.map_err(Failed::into_store_error);
             }
         };
         let mut answers = Vec::with_capacity(group.len());
         let mut first_error = None;
         let mut applied = 0;
         for batch in group {
-            match self.transact(|session| session.apply_all(std::slice::from_ref(batch))) {
+            let alone = self.transact(|session| {
+                let mut answers = Vec::with_capacity(1);
+                let written = session.apply_all(std::slice::from_ref(batch), &mut answers)?;
+                Ok((answers, written))
+            });
+            match alone {
                 Ok(mut answer) => {
                     applied += 1;
                     answers.append(&mut answer);
@@ -321,7 +346,7 @@ impl<'c> Session<'c> {
         }
         match first_error {
             Some(error) if applied == 0 => Err(error),
-            _ => Ok(Committed { answers }),
+            _ => Ok(answers),
         }
     }
 
@@ -335,13 +360,12 @@ impl<'c> Session<'c> {
         let mut applied = 0;
         loop {
             for call in &calls[applied..] {
-                any_written |= match &call.work {
-                    Work::Group(group) => {
-                        let (mut more, written) = self.apply_all(group)?;
-                        answers.append(&mut more);
-                        written
+                any_written |= match call {
+                    Call::Group { group, .. } => self.apply_all(group, &mut answers)?,
+                    Call::One { batch, .. } => {
+                        self.apply_all(std::slice::from_ref(batch), &mut answers)?
                     }
-                    Work::Own(own) => {
+                    Call::Own { own, .. } => {
                         let (answer, written) = self.apply_own(&**own)?;
                         answers.push(answer);
                         written
@@ -403,16 +427,20 @@ impl<'c> Session<'c> {
         }
     }
 
-    fn apply_all(&mut self, group: &[Arc<Batch>]) -> Result<(Vec<Answer>, bool), Failure> {
+    /// Applies batches at one instant. Says whether any of them wrote.
+    fn apply_all(
+        &mut self,
+        group: &[Arc<Batch>],
+        answers: &mut Vec<Answer>,
+    ) -> Result<bool, Failure> {
         self.writes.tick();
-        let mut answers = Vec::with_capacity(group.len());
         let mut any_written = false;
         for batch in group {
             let (answer, written) = self.writes.apply(batch)?;
             any_written |= written;
             answers.push(answer);
         }
-        Ok((answers, any_written))
+        Ok(any_written)
     }
 
     /// Runs the caller's own SQL in a savepoint, and the batch that it makes with it: both or
