@@ -89,11 +89,11 @@ impl Objects {
             match self.put_new(path, content).await {
                 Ok(()) => return Ok(Created::Ours),
                 Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
-                    if planted(Bug::ConflictTakenForExists) {
-                        return Ok(Created::Ours);
-                    }
                     match self.get(path).await {
                         Ok(Some(there)) => return self.recognise(path, there, content).await,
+                        Ok(None) if planted(Bug::ConflictTakenForExists) => {
+                            return Ok(Created::Ours);
+                        }
                         // Someone was about to write it and did not: a conflict is not an object.
                         Ok(None) => last = "a conflict without an object".into(),
                         Err(error) => last = error.to_string(),
