@@ -198,3 +198,16 @@ async fn a23_who_lost_its_lease_while_running_answers_what_the_other_recorded() 
         assert_eq!(place.ran(), 2);
     }
 }
+
+#[tokio::test]
+async fn i19_a_burst_on_a_silent_store_does_not_wait_for_one_failure_after_the_other() {
+    let (store, place) = faulty(Policy::default());
+    let loads = vec![(Method::Load, Fault::Lost(Duration::from_millis(100))); MANY];
+    let commits = vec![(Method::Commit, Fault::Before); MANY];
+    store.set_plan(FaultPlan::Named([loads, commits].concat()));
+    // All of them come before the first look has failed.
+    let all = futures_util::future::join_all((0..20).map(|_| place.post())).await;
+    all.iter().for_each(Answer::is_unavailable);
+    assert_eq!(place.ran(), 0);
+    assert_eq!(store.injected().lost, 1, "whoever waits for a look does not repeat it");
+}

@@ -24,9 +24,17 @@ const NOTES_MAX: usize = 20_000;
 /// The notes that this process knows.
 pub(super) struct Erasures(Cache<Subject, Arc<Known>>);
 
-/// A note and when it was asked for; one reader at a time, so that a burst asks once.
+/// What is known of one note; one reader at a time, so that a burst asks once.
 #[derive(Default)]
-struct Known(Mutex<Option<(u128, Instant)>>);
+struct Known(Mutex<Seen>);
+
+#[derive(Default)]
+struct Seen {
+    /// The note, and when it was asked for.
+    note: Option<(u128, Instant)>,
+    /// When the store last gave no answer.
+    failed: Option<Instant>,
+}
 
 impl Erasures {
     pub(super) fn new() -> Self {
@@ -62,20 +70,29 @@ impl Erasures {
             self.0.insert(subject.clone(), known.clone());
             known
         });
-        let mut known = known.0.lock().await;
-        if let Some((note, asked)) = *known
+        let came = Instant::now();
+        let mut seen = known.0.lock().await;
+        if let Some((note, asked)) = seen.note
             && age.is_none_or(|age| asked.elapsed() < age)
         {
             return Some(note);
         }
+        // A burst also fails once: on a store that is silent, those who waited for this answer
+        // would else wait for one failure after the other.
+        if seen.failed.is_some_and(|failed| failed >= came) {
+            return None;
+        }
         // Noted before the question is sent: the answer is no older than that.
         let asked = Instant::now();
-        let value = engine.mark(&subject).await.ok()?.and_then(|mark| mark.value);
-        let note = match value {
+        let Ok(mark) = engine.mark(&subject).await else {
+            seen.failed = Some(Instant::now());
+            return None;
+        };
+        let note = match mark.and_then(|mark| mark.value) {
             Some(value) => u128::from_be_bytes(value.get(..16)?.try_into().ok()?),
             None => 0,
         };
-        *known = Some((note, asked));
+        seen.note = Some((note, asked));
         Some(note)
     }
 }
