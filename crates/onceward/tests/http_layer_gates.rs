@@ -188,6 +188,20 @@ async fn a15_a_429_comes_before_the_store_and_leaves_no_record(on: On) {
     assert_eq!(place.send(nobody.body(Body::empty()).unwrap()).await.status, 401);
 }
 
+async fn a15_leaving_the_key_out_is_no_way_around_the_limit(on: On) {
+    let limit = RateLimit::new(1, 3_600_000, 2).unwrap();
+    let policy =
+        Policy { rate_limit: Some(limit), missing_key: MissingKey::Allow, ..Policy::default() };
+    let place = place(on, policy).await;
+    let unkeyed = || request("alice", "/payments", None, "{}");
+    assert_eq!(place.send(unkeyed()).await.status, 201);
+    assert_eq!(place.post("/payments", "a", "{}").await.status, 201);
+    assert_eq!(place.send(unkeyed()).await.refused(), (429, "rate.limited".into()));
+    let nobody = Request::post("/payments").body(Body::from("{}")).unwrap();
+    assert_eq!(place.send(nobody).await.status, 201, "without a key identity is not needed");
+    assert_eq!(place.ran(), 3);
+}
+
 async fn a16_an_open_breaker_is_503_leaves_records_and_still_replays(on: On) {
     let breaker = BreakerPolicy { failures: 2, open_ms: 3_600_000, trials: 1 };
     let place = place(on, Policy { breaker: Some(breaker), ..Policy::default() }).await;
@@ -258,6 +272,29 @@ async fn too_many_at_once_are_shed_and_replays_are_not(on: On) {
     let replay = place.post("/payments", "done", "{}").await;
     assert_eq!(replay.header("idempotency-replayed"), Some("true"));
     assert_eq!(place.records().await, 2);
+    place.upstream.go_on.notify_one();
+    assert_eq!(running.await.unwrap().status, 200);
+    assert_eq!(place.post("/payments", "new", "{}").await.status, 201);
+}
+
+async fn the_crowd_of_one_tenant_leaves_room_for_others(on: On) {
+    let engine = engine(on).await;
+    let limits = DoorLimits { tenant_in_flight_max: 1, ..DoorLimits::default() };
+    let door = door(on, &engine, Routes::every(Policy::default()).unwrap());
+    let place = behind(engine, door.with_limits(limits).with_cache_bytes(0));
+    assert_eq!(place.post("/payments", "done", "{}").await.status, 201);
+    let running = {
+        let place = place.clone();
+        tokio::spawn(async move { place.post("/slow", "s", "{}").await })
+    };
+    place.upstream.started.notified().await;
+    let limited = place.post("/payments", "new", "{}").await;
+    assert_eq!(limited.refused(), (429, "rate.limited".into()));
+    let replay = place.post("/payments", "done", "{}").await;
+    assert_eq!(replay.header("idempotency-replayed"), Some("true"));
+    let bob = place.send(request("bob", "/payments", Some("new"), "{}")).await;
+    assert_eq!(bob.status, 201, "another tenant has places of its own");
+    assert_eq!(place.records().await, 3, "a 429 leaves no record");
     place.upstream.go_on.notify_one();
     assert_eq!(running.await.unwrap().status, 200);
     assert_eq!(place.post("/payments", "new", "{}").await.status, 201);
@@ -382,6 +419,21 @@ async fn shadow_mode_remembers_a_bounded_number_of_keys(on: On) {
     assert!(report.forgotten >= 90, "{report:?}");
 }
 
+async fn shadow_mode_holds_a_bounded_number_of_bytes(on: On) {
+    let engine = engine(on).await;
+    let shadow = Policy { mode: Mode::Shadow, ..Policy::default() };
+    let limits = DoorLimits { body_bytes_max: 100_000, ..DoorLimits::default() };
+    let door = Arc::new(door(on, &engine, Routes::every(shadow).unwrap()).with_limits(limits));
+    let place = behind_shared(engine, &door);
+    let body = |length: usize| format!("{:?}", "x".repeat(length));
+    for length in [90_000, 110_000, 90_000] {
+        let answer = place.post("/payments", &format!("k{length}"), &body(length)).await;
+        assert_eq!(answer.status, 201, "every request goes on");
+    }
+    let verdicts = &door.shadow_report().routes[0].verdicts;
+    assert_eq!((verdicts["run"], verdicts["overload.shed"], verdicts["replay"]), (1, 1, 1));
+}
+
 fn behind_shared(engine: Held, door: &Arc<Door>) -> Place {
     let upstream = Arc::new(Upstream::default());
     let router = Router::new()
@@ -496,15 +548,18 @@ async fn a_mismatch_names_pointers_and_masks_values_at_any_depth(on: On) {
 }
 
 on_every_store! {
+    a15_leaving_the_key_out_is_no_way_around_the_limit,
     a15_a_429_comes_before_the_store_and_leaves_no_record,
     a16_an_open_breaker_is_503_leaves_records_and_still_replays,
     a16_after_its_time_a_trial_passes_and_its_success_closes_it,
     a_panic_and_a_request_without_a_key_count_for_the_breaker_too,
     too_many_at_once_are_shed_and_replays_are_not,
+    the_crowd_of_one_tenant_leaves_room_for_others,
     bodies_that_would_take_too_much_memory_together_are_shed,
     b06_each_route_may_ask_somebody_else,
     shadow_mode_reports_and_never_touches_the_store,
     shadow_mode_remembers_a_bounded_number_of_keys,
+    shadow_mode_holds_a_bounded_number_of_bytes,
     identity_headers_are_what_was_identified_on_every_path,
     the_policy_document_tells_what_is_enforced,
     a_mismatch_names_pointers_and_masks_values_at_any_depth,

@@ -182,6 +182,7 @@ fn limits(limits: &Limits, reading: &mut Reading) {
         ("waiters_per_key", limits.waiters_per_key),
         ("waiters", limits.waiters),
         ("in_flight", limits.in_flight),
+        ("tenant_in_flight", limits.tenant_in_flight),
         ("connections", limits.connections),
         ("headers", limits.headers),
         ("streams", limits.streams),

@@ -16,6 +16,7 @@ pub(crate) mod sections;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use http::HeaderName;
@@ -24,6 +25,7 @@ use onceward::http::{
     Authorize, Door, DoorLimits, Identity, MissingKey, PermitText, Policy, Route, Routes,
 };
 use onceward::store::sqlite::{SqliteDurability, SqliteOptions};
+use onceward_core::record::Terms;
 use toml::de::DeTable;
 
 use self::field::{Section, Url};
@@ -165,10 +167,16 @@ impl Config {
     pub(crate) fn door_limits(&self) -> DoorLimits {
         DoorLimits {
             in_flight_max: self.limits.in_flight as usize,
+            tenant_in_flight_max: self.limits.tenant_in_flight as usize,
             body_bytes_max: self.limits.body_bytes.0,
             rate_callers_max: self.limits.rate_limit_callers as usize,
             shadow_keys_max: self.limits.shadow_keys as usize,
         }
+    }
+
+    /// What the jobs of each written queue carry.
+    pub(crate) fn queue_terms(&self) -> HashMap<String, Terms> {
+        self.queues.iter().map(|queue| (queue.name.clone(), queue.terms())).collect()
     }
 
     /// The headers that tell the service who was identified, unless identity is read from them.

@@ -48,6 +48,8 @@ section! {
         drain_timeout: Span = Span::seconds(25);
         /// Whether `/metrics` needs no token.
         open_metrics: bool = false;
+        /// Whether requests are counted per tenant too; the first 1,000 tenants by their own name.
+        tenant_metrics: bool = false;
     }
 }
 
@@ -159,6 +161,8 @@ section! {
         /// Protected requests at once, those that wait included; more get 503 `overload.shed`,
         /// replays excepted.
         in_flight: u32 = 100_000;
+        /// The same of one tenant; more get 429 `rate.limited`, replays excepted.
+        tenant_in_flight: u32 = 10_000;
         /// Bytes of protected requests' bodies that are held in memory, all together; more get 503
         /// `overload.shed`. Bodies up to 16 KiB are not counted.
         body_bytes: Size = Size(256 << 20);

@@ -162,6 +162,17 @@ pub(crate) async fn a25_a_request_has_an_id(at: At) {
     assert_eq!(refused.json()["instance"], "urn:request:mine-2");
 }
 
+pub(crate) async fn a25_a_replay_tells_the_correlation_id_of_the_original(at: At) {
+    // This API says nothing of it: the first answer and its replay do all the same.
+    for id in ["first", "second"] {
+        let mut sent = request("/status/201", Some("k"), "{}");
+        sent.headers_mut().insert("x-correlation-id", id.parse().unwrap());
+        let answer = send(at.address, sent).await;
+        assert_eq!(answer.header("x-correlation-id"), Some("first"), "{id}");
+        assert_eq!(answer.is_replay(), id == "second");
+    }
+}
+
 pub(crate) async fn fifty_duplicates_at_once_are_one_execution(at: At) {
     let all: Vec<_> = (0..50).map(|_| later(&at, "/slow", "k", "{}")).collect();
     at.app.started().await;

@@ -51,6 +51,7 @@ suite! {
     a09_a_mismatch_is_told_while_the_first_runs: {};
     a17_what_was_not_stored_runs_again: {};
     a25_a_request_has_an_id: {};
+    a25_a_replay_tells_the_correlation_id_of_the_original: {};
     fifty_duplicates_at_once_are_one_execution: {};
     ruling_5_a_duplicate_is_in_flight_when_its_wait_is_over: { wait_ms: 1 };
     no_identity_no_claim: {};

@@ -6,11 +6,12 @@
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
-use http::{HeaderValue, Response, response};
+use http::{HeaderMap, HeaderValue, Response, response};
 
 use super::body::Body;
 use super::door::replayed;
 use super::identity::Caller;
+use super::names;
 use super::outcome::StoredResponse;
 use super::policy::Policy;
 use super::preconditions::TagRules;
@@ -56,6 +57,14 @@ pub(super) fn spoken(
     head.headers.remove(CONTENT_LENGTH);
     head.headers.extend(said.headers);
     Some((refusal.code, body))
+}
+
+/// Gives an answer the correlation id of its request, unless it names one: a replay tells the
+/// original's, whether or not the handler repeats it (A08, A25).
+pub(super) fn correlate(headers: &mut HeaderMap, of_request: Option<HeaderValue>) {
+    if let Some(id) = of_request {
+        headers.entry(names::X_CORRELATION_ID).or_insert(id);
+    }
 }
 
 /// Whether a response never ends by itself.

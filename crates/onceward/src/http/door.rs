@@ -226,16 +226,17 @@ impl Door {
         policy: &Policy,
         route: Option<usize>,
     ) -> Result<Result<Pass, StoredResponse>, Refusal> {
-        if !self.gates.looks_first(route) {
+        let tenant = admitted.claim.key.tenant_column();
+        if !self.gates.looks_first(route, tenant) {
             // The optimistic claim answers the same as a look would.
-            return self.gates.enter(route).map(Ok);
+            return self.gates.enter(route, tenant).map(Ok);
         }
         match self.engine.look_before(&admitted.claim).await {
             Ok(Some(Verdict::Replay(stored))) => Ok(Err(self.replay(&stored, admitted).await?)),
             Ok(Some(verdict)) if !matches!(verdict, Verdict::Run { .. } | Verdict::Busy { .. }) => {
                 Err(self.refuse(verdict, admitted, policy).await)
             }
-            _ => self.gates.enter(route).map(Ok),
+            _ => self.gates.enter(route, tenant).map(Ok),
         }
     }
 

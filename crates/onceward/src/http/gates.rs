@@ -10,6 +10,7 @@ use http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::breaker::{Breaker, Ended, Leave};
+use super::crowd::{Crowd, Within};
 use super::identity::Caller;
 use super::policy::Policy;
 use super::rate::{Limiter, RateLimit};
@@ -22,6 +23,8 @@ use super::route::Routes;
 pub struct DoorLimits {
     /// Protected requests at once, those that wait included. Default: 100,000.
     pub in_flight_max: usize,
+    /// The same of one tenant. Default: 10,000.
+    pub tenant_in_flight_max: usize,
     /// Bytes of protected requests that are held in memory, all together. Default: 256 MiB.
     pub body_bytes_max: u64,
     /// Callers that one rate limit remembers. Default: 100,000.
@@ -34,6 +37,7 @@ impl Default for DoorLimits {
     fn default() -> Self {
         Self {
             in_flight_max: 100_000,
+            tenant_in_flight_max: 10_000,
             body_bytes_max: 256 << 20,
             rate_callers_max: 100_000,
             shadow_keys_max: 100_000,
@@ -48,6 +52,7 @@ pub(super) struct Gates {
     /// The limit over all routes together.
     limiter: Option<Limiter>,
     in_flight: Arc<Semaphore>,
+    crowd: Arc<Crowd>,
     room: Arc<Room>,
     since: Instant,
 }
@@ -70,6 +75,7 @@ impl Gates {
             unwritten: gate(routes.unwritten()),
             limiter: None,
             in_flight: Arc::new(Semaphore::new(limits.in_flight_max.min(Semaphore::MAX_PERMITS))),
+            crowd: Crowd::new(limits.tenant_in_flight_max),
             room: Room::new(limits.body_bytes_max),
             since: Instant::now(),
         }
@@ -89,6 +95,11 @@ impl Gates {
     pub(super) fn with_limit_of(mut self, others: Self) -> Self {
         self.limiter = others.limiter;
         self
+    }
+
+    /// Whether callers have an allowance at all.
+    pub(super) fn limits_rate(&self, route: Option<usize>) -> bool {
+        self.limiter.is_some() || self.gate(route).limiter.is_some()
     }
 
     /// Takes one request off the caller's allowances.
@@ -112,20 +123,26 @@ impl Gates {
     }
 
     /// Whether a look at what is there must come before [`Gates::enter`]: a request that is done is
-    /// answered however the breaker stands.
-    pub(super) fn looks_first(&self, route: Option<usize>) -> bool {
+    /// answered however the breaker stands and however full it is.
+    pub(super) fn looks_first(&self, route: Option<usize>, tenant: &str) -> bool {
         let breaker = self.gate(route).breaker.as_ref();
         breaker.is_some_and(|breaker| !lock(breaker).is_closed())
             || self.in_flight.available_permits() == 0
+            || self.crowd.is_full(tenant)
     }
 
     /// Leave to claim and run.
-    pub(super) fn enter(&self, route: Option<usize>) -> Result<Pass, Refusal> {
+    pub(super) fn enter(&self, route: Option<usize>, tenant: &str) -> Result<Pass, Refusal> {
         let trial = self.try_breaker(route)?;
+        let within = self.crowd.enter(tenant).ok_or_else(|| {
+            let detail = "your organisation has too many requests under way; retry with the same \
+                          key";
+            Refusal::new(Code::RateLimited, detail)
+        })?;
         let slot = self.in_flight.clone().try_acquire_owned().map_err(|_| {
             Refusal::new(Code::Shed, "too many requests at once; retry with the same key")
         })?;
-        Ok(Pass { trial, _slot: Some(slot) })
+        Ok(Pass { trial, _slot: Some((slot, within)) })
     }
 
     /// Leave to run without a claim: the breaker alone is asked.
@@ -155,7 +172,7 @@ impl Gates {
 /// Leave to run, given back when it is dropped.
 pub(super) struct Pass {
     trial: Option<Trial>,
-    _slot: Option<OwnedSemaphorePermit>,
+    _slot: Option<(OwnedSemaphorePermit, Within)>,
 }
 
 impl Pass {

@@ -178,6 +178,12 @@ where
         // Its writes have to be committed under some key; nobody will ever ask for this one.
         key = Ok(Brought::Key(format!("unkeyed-{}", unique_id())));
     } else if unkeyed {
+        if door.gates.limits_rate(place.route)
+            && let Some(caller) = door.identify(&mut head)
+        {
+            // Leaving the key out is no way around the limit.
+            door.gates.rate(place.route, &caller)?;
+        }
         let mut leave = door.gates.enter_unclaimed(place.route)?;
         let mut response = pass(inner, Request::from_parts(head, body), request_id).await;
         leave.ended(Some(response.status()));

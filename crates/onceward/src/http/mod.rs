@@ -15,6 +15,7 @@ mod authorize;
 mod axum;
 mod body;
 pub(crate) mod breaker;
+mod crowd;
 mod date;
 mod dialect;
 mod document;

@@ -23,7 +23,7 @@ use onceward_core::record::Record;
 use tower_service::Service;
 
 use super::admit::Admitted;
-use super::answer::{is_stream, mark_anew, said_again, spoken};
+use super::answer::{correlate, is_stream, mark_anew, said_again, spoken};
 use super::body::{Body, BoxError, Buffered, Resumed, buffer};
 use super::door::{Door, no_answer};
 use super::etag::ETag;
@@ -83,7 +83,8 @@ impl OneCommit<'_> {
         if let Some(verdict) = known.map_err(|error| no_answer(&error))? {
             return self.not_run(verdict).await;
         }
-        let mut pass = self.door.gates.enter(self.route)?;
+        let mut pass =
+            self.door.gates.enter(self.route, self.admitted.claim.key.tenant_column())?;
         let mut before: Option<GuardRefusal> = None;
         let mut turn = None;
         for _ in 0..RUNS_MAX {
@@ -135,6 +136,7 @@ impl OneCommit<'_> {
             head.headers.insert(names::IDEMPOTENCY_KEY, key);
         }
         let request_id = head.headers.get(names::X_REQUEST_ID).cloned();
+        let correlation_id = head.headers.get(names::X_CORRELATION_ID).cloned();
         let most = self.policy.max_stored_bytes;
         let work = async move {
             std::future::poll_fn(|context| inner.poll_ready(context)).await.map_err(Into::into)?;
@@ -157,6 +159,7 @@ impl OneCommit<'_> {
             }
         };
         names::strip_ours(&mut head.headers);
+        correlate(&mut head.headers, correlation_id);
         let effects = handed(&mut head.extensions);
         if offer.take_dropped() && head.status.as_u16() < 400 {
             let detail = "the handler prepared writes and did not hand them back: nothing was \

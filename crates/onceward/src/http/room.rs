@@ -58,7 +58,8 @@ impl Share {
         }
     }
 
-    fn grow(&mut self, bytes: u64) -> bool {
+    /// Takes room for so many more bytes, if there is any.
+    pub(super) fn grow(&mut self, bytes: u64) -> bool {
         self.read += bytes;
         if self.read <= UNCOUNTED_BYTES {
             return true;

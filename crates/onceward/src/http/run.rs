@@ -16,7 +16,7 @@ use onceward_core::outcome_policy::{Keep, keep};
 use onceward_core::record::State;
 use tower_service::Service;
 
-use super::answer::{is_stream, spoken};
+use super::answer::{correlate, is_stream, spoken};
 use super::body::{Body, BoxError, Buffered, Resumed, buffer};
 use super::door::{Door, Lost, decode, no_answer, replayed};
 use super::gates::Pass;
@@ -103,6 +103,7 @@ impl Run<'_> {
             return self.failed(&ServiceError::NotSent(error.to_string()).into()).await;
         }
         let request_id = request.headers().get(names::X_REQUEST_ID).cloned();
+        let correlation_id = request.headers().get(names::X_CORRELATION_ID).cloned();
         let call = inner.call(request);
         let upstream_completes = self.policy.permit_text.is_some();
         let called: Result<Result<Response<R>, BoxError>, Lost> =
@@ -117,7 +118,8 @@ impl Run<'_> {
             Err(error) if upstream_completes => return self.broke_off(&error).await,
             Err(error) => return self.failed(&error).await,
         };
-        let (head, body) = response.into_parts();
+        let (mut head, body) = response.into_parts();
+        correlate(&mut head.headers, correlation_id);
         if upstream_completes {
             return self.completed_elsewhere(head, body).await;
         }
