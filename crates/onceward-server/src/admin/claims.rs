@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use http::StatusCode;
+use onceward::engine::EngineError;
 use onceward_core::canonical::Arrays;
 use onceward_core::decide::{Claim, Verdict};
 use onceward_core::diff::differing_pointers;
@@ -17,6 +19,7 @@ use onceward_core::payload::{KeepPayload, KeptPayload};
 use onceward_core::record::{OnAbandoned, Record};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
 use super::AdminState;
@@ -255,7 +258,11 @@ pub(crate) async fn claim(
     let asked = reading.end(asked)?;
     who.may(&asked.claim.key.tenant())?;
     state.must_grant()?;
-    let verdict = asked.ask(&state).await?;
+    let asked = [asked];
+    let mut verdicts = ask(&state, &asked).await?;
+    let [asked] = asked;
+    let verdict = verdicts.pop().ok_or_else(Problem::draining)??;
+    asked.must_not_drain(&verdict, &state)?;
     let word = verdict.as_str();
     let answer = asked.answer(verdict, &state).await?;
     Ok(about(json(StatusCode::OK, &answer), &asked.claim.key, word))
@@ -290,7 +297,9 @@ pub(crate) async fn claim_batch(
         who.may(&one.claim.key.tenant())?;
     }
     state.must_grant()?;
-    let verdicts = join_all(asked.iter().map(|one| one.ask(&state))).await;
+    let verdicts = ask(&state, &asked).await?;
+    let verdicts: Vec<Result<Verdict, Problem>> =
+        verdicts.into_iter().map(|verdict| verdict.map_err(Problem::from)).collect();
     let mut answers = Vec::with_capacity(asked.len());
     let failed = verdicts.iter().all(Result::is_err);
     for (one, verdict) in asked.iter().zip(verdicts) {
@@ -310,6 +319,44 @@ pub(crate) async fn claim_batch(
     let tenant = asked.first().map(|one| one.claim.key.tenant().into_owned());
     response.extensions_mut().insert(About { tenant, key_hash: None, verdict: Some("batch") });
     Ok(response)
+}
+
+/// Makes claims, in a task of their own: a client that goes away must not tear one apart between
+/// its commit and its answer. A grant that nobody hears of is released; under an `attempt_id` it
+/// stays, because the client may have asked again already and hold the same permit.
+async fn ask(
+    state: &AdminState,
+    asked: &[Asked],
+) -> Result<Vec<Result<Verdict, EngineError>>, Problem> {
+    let claims: Vec<_> = asked.iter().map(|one| (one.claim.clone(), one.wait)).collect();
+    let (mut answer, heard) = oneshot::channel();
+    let state = state.clone();
+    tokio::spawn(async move {
+        let engine = state.engine();
+        let verdicts = {
+            let stop = async {
+                tokio::select! {
+                    () = state.health().drained() => {}
+                    () = answer.closed() => {}
+                }
+            };
+            let stop = stop.boxed().shared();
+            // In their order: of two with one key the first is the first to be asked.
+            let all = claims
+                .iter()
+                .map(|(claim, wait)| engine.claim_waiting_unless(claim, *wait, stop.clone()));
+            join_all(all).await
+        };
+        let Err(unheard) = answer.send(verdicts) else { return };
+        let granted = claims.iter().zip(unheard).filter_map(|((claim, _), verdict)| {
+            let Ok(Verdict::Run { permit, .. }) = verdict else { return None };
+            claim.attempt_id.is_none().then_some(permit)
+        });
+        // One that can't be released comes back when its lease ends.
+        let _ = engine.release_many(&granted.collect::<Vec<_>>()).await;
+    });
+    // Without an answer the task has ended, as it does when the process ends.
+    heard.await.map_err(|_| Problem::draining())
 }
 
 /// A claim that may be made.
@@ -359,15 +406,11 @@ impl Asked {
         Some(Self { claim, wait, payload: body.payload })
     }
 
-    /// Claims; a wait ends early when the server drains.
-    async fn ask(&self, state: &AdminState) -> Result<Verdict, Problem> {
-        let engine = state.engine();
-        if self.wait.is_zero() {
-            return Ok(engine.claim(&self.claim).await?);
-        }
-        tokio::select! {
-            verdict = engine.claim_waiting(&self.claim, self.wait) => Ok(verdict?),
-            () = state.health().drained() => Err(Problem::draining()),
+    /// A wait that the drain cut short has found out nothing.
+    fn must_not_drain(&self, verdict: &Verdict, state: &AdminState) -> Result<(), Problem> {
+        match verdict {
+            Verdict::Busy { .. } if !self.wait.is_zero() => state.must_grant(),
+            _ => Ok(()),
         }
     }
 

@@ -161,8 +161,10 @@ pub(crate) async fn enqueue(
     let mut reading = Reading::of(who.tenant());
     let body: Option<JobBody> = body.read(&mut reading);
     let run_at = body.as_ref().and_then(|body| body.run_at);
+    let terms = body.as_ref().and_then(|body| state.terms_of(&body.queue.0));
     let job = body.and_then(|body| new_job(&body, &who, &mut reading));
     let mut job = reading.end(job)?;
+    job.terms = terms.unwrap_or(job.terms);
     who.may(&job.key.tenant())?;
     if let Some(When(at)) = run_at {
         job.run_in_ms = at.since(state.engine().now().await?).min(MAX_RETAIN_MS);

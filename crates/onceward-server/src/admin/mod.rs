@@ -35,6 +35,7 @@ pub(crate) use opaque::Keys;
 pub(crate) use openapi::document;
 pub(crate) use serve::{serve, serve_router};
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Router;
@@ -42,6 +43,7 @@ use axum::middleware::from_fn_with_state;
 use onceward::audit::SealKey;
 use onceward::engine::Engine;
 use onceward::http::Door;
+use onceward_core::record::Terms;
 use onceward_reference::ontology::Workers;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -73,6 +75,8 @@ pub(crate) struct AdminOptions {
     pub(crate) views: Option<Workers>,
     /// Whether `/metrics` answers without a token.
     pub(crate) open_metrics: bool,
+    /// What the jobs of each queue carry; those of others carry the defaults.
+    pub(crate) queues: HashMap<String, Terms>,
 }
 
 /// What every handler shares. Cheap to clone.
@@ -128,6 +132,11 @@ impl AdminState {
 
     fn health(&self) -> &Health {
         &self.0.options.health
+    }
+
+    /// What a job of this queue carries; none for the defaults.
+    fn terms_of(&self, queue: &str) -> Option<Terms> {
+        self.0.options.queues.get(queue).copied()
     }
 
     fn metrics_are_open(&self) -> bool {

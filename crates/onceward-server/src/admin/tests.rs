@@ -3,10 +3,12 @@
 mod api;
 mod claims;
 mod discovery;
+mod gone;
 mod jobs;
 mod records;
 mod tokens;
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -83,7 +85,11 @@ impl Server {
     pub(crate) async fn in_folder(folder: PathBuf) -> Self {
         let options = SqliteOptions::default();
         let store = SqliteStore::open(folder.join("onceward.db"), options).unwrap();
-        let engine = Engine::new(Arc::new(store));
+        Self::over(folder, Engine::new(Arc::new(store))).await
+    }
+
+    /// Starts over an engine whose store is in the folder.
+    pub(crate) async fn over(folder: PathBuf, engine: Engine) -> Self {
         let secret = crate::identity::Secret::load(None, &engine).await.unwrap().derive("permits");
         let principals = Principals::new(vec![
             Principal::with_token("operator", Reach::Operator, OPERATOR),
@@ -99,6 +105,7 @@ impl Server {
             door: None,
             views: None,
             open_metrics: false,
+            queues: HashMap::new(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

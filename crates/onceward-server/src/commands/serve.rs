@@ -62,7 +62,7 @@ pub(crate) async fn serve(common: &Common, args: &Serve, out: &Out) -> Result<()
     for warning in store.capabilities().warnings {
         tracing::warn!("{warning}");
     }
-    let metrics = Arc::new(Metrics::new(store.capabilities().name, false));
+    let metrics = Arc::new(Metrics::new(store.capabilities().name, config.server.tenant_metrics));
     let engine = Engine::with_options(metrics.watching(store), config.engine_options());
     let server = Server { config, url, engine, metrics, out };
     let served = server.run(upstream, args.admin_token.as_deref(), &mut signals).await;
@@ -141,6 +141,7 @@ impl Server<'_> {
                 door: Some(door.clone()),
                 views: None,
                 open_metrics: config.server.open_metrics,
+                queues: config.queue_terms(),
             }))
         };
         let gateway = Gateway::start(settings, door.clone(), metrics.clone(), admin).await?;

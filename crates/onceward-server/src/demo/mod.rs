@@ -12,6 +12,7 @@ mod planning;
 mod tally;
 mod users;
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -261,6 +262,7 @@ impl Servers {
             door: offers.iter().flat_map(|offer| &offer.doors).next().cloned(),
             views: offers.iter().find_map(|offer| offer.views.clone()),
             open_metrics: false,
+            queues: HashMap::new(),
         });
         let days = offers.iter().filter_map(|offer| offer.audit_days).min().unwrap_or(AUDIT_DAYS);
         let times = (Duration::from_secs(u64::from(days) * 86_400), AUDIT_LOOK_EVERY);
