@@ -62,6 +62,11 @@ impl Seen {
             "rate.limited" => self.metrics.rate_limited(&endpoint),
             "circuit.open" => self.metrics.circuit_refused(&endpoint),
             "store.unavailable" => self.metrics.store_failed("store.unavailable"),
+            "store.corrupt" => {
+                self.metrics.store_failed("store.corrupt");
+                let (endpoint, key_hash) = (&*served.endpoint, served.key_hash.as_deref());
+                tracing::error!(endpoint, key_hash, "what is stored for a key is damaged");
+            }
             _ => {}
         }
         if served.expired {

@@ -16,6 +16,7 @@ mod by_hand;
 mod cases;
 mod client;
 mod crash;
+mod damage;
 mod examples;
 mod frozen;
 mod full_disk;
@@ -25,6 +26,7 @@ mod process;
 #[path = "../../../onceward/tests/support/redis.rs"]
 mod redis_server;
 mod servers;
+mod settings;
 mod shared;
 mod suite;
 mod target;
