@@ -23,7 +23,7 @@ use crate::cache::SharedCache;
 use crate::commands::backfill::Backfill;
 use crate::config::Config;
 use crate::config::flags::Flags;
-use crate::export::Format;
+use crate::export::{Format, KeyHash};
 use crate::failure::Failure;
 use crate::logs::{LogFormat, LogLevel};
 use crate::report::args::Report;
@@ -509,9 +509,10 @@ pub(crate) struct AuditWanted {
     /// Only about this subject: endpoint, queue, aggregate. Default: all.
     #[arg(long, value_name = "SUBJECT", env = "ONCEWARD_SUBJECT")]
     pub(crate) subject: Option<String>,
-    /// Only about this key: `tenant:kind:scope:id`. Default: all.
-    #[arg(long, value_name = "KEY", env = "ONCEWARD_KEY", value_parser = key)]
-    pub(crate) key: Option<Key>,
+    /// Only about this key: `tenant:kind:scope:id`, or its hash as logs and entries show it.
+    /// Default: all.
+    #[arg(long, value_name = "KEY", env = "ONCEWARD_KEY", value_parser = KeyHash::read)]
+    pub(crate) key: Option<KeyHash>,
     /// Only this action, such as `request.done`. Default: all.
     #[arg(long, value_name = "ACTION", env = "ONCEWARD_ACTION")]
     pub(crate) action: Option<String>,

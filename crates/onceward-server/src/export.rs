@@ -4,6 +4,7 @@
 //! would run as a formula is led by an apostrophe, because entries hold what callers sent.
 
 use onceward_core::audit::Audited;
+use onceward_core::key::Key;
 use onceward_core::text::unescape;
 use serde_json::{Value, json};
 
@@ -26,6 +27,29 @@ pub(crate) const COLUMNS: [&str; 14] = [
     "correlation_id",
     "detail",
 ];
+
+/// Characters of a key's hash, as entries and logs show it.
+const HASH_CHARS: usize = 16;
+
+/// What entries about one key are found by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeyHash(pub(crate) String);
+
+impl KeyHash {
+    /// Of this key.
+    pub(crate) fn of(key: &Key) -> Self {
+        Self(key.hash_hex())
+    }
+
+    /// Of a key that is written out, or the hash itself, as whoever reads a log has it.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if text.len() == HASH_CHARS && text.bytes().all(is_digit) {
+            return Ok(Self(text.into()));
+        }
+        Key::parse(text).map(|key| Self::of(&key)).map_err(|error| error.to_string())
+    }
+}
 
 /// How entries are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -288,7 +288,7 @@ async fn audit_page(
     let query = query(&[
         ("tenant", args.tenant.clone()),
         ("subject", args.subject.clone()),
-        ("key", args.key.as_ref().map(ToString::to_string)),
+        ("key", args.key.as_ref().map(|key| key.0.clone())),
         ("action", args.action.clone()),
         ("from", moment(args.from)),
         ("to", moment(args.to)),

@@ -17,7 +17,6 @@ use onceward::audit::{self, Bad, Verified};
 use onceward::engine::{Engine, EngineError};
 use onceward::store::{AuditFilter, Cursor, Items, List};
 use onceward_core::audit::Audited;
-use onceward_core::key::Key;
 use onceward_core::text::escape;
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -32,7 +31,7 @@ use super::params::{Limit, Param, params};
 use super::problem::{Problem, ProblemBody};
 use super::records::PageAnswer;
 use crate::commands::audit::told;
-use crate::export::{Format, entry_json};
+use crate::export::{Format, KeyHash, entry_json};
 use crate::times::Moment;
 
 /// Entries that are read at once for a stream.
@@ -63,9 +62,10 @@ params! {
         tenant: Option<String>,
         /// Only about this subject: endpoint, queue, aggregate.
         subject: Option<String>,
-        /// Only about this key: a record's ref, or `tenant:kind:scope:id`.
+        /// Only about this key: a record's ref, `tenant:kind:scope:id`, or its hash as logs and
+        /// entries show it.
         #[param(value_type = Option<String>)]
-        key: Option<Key>,
+        key: Option<KeyHash>,
         /// Only this action, such as `request.done`.
         action: Option<String>,
         /// Not before: RFC 3339, a day, a while ago (`3h`), or milliseconds since 1970.
@@ -179,7 +179,7 @@ pub(crate) async fn list(
     let filter = AuditFilter {
         tenant: tenant.as_deref().map(|tenant| escape(tenant).into_owned()),
         subject: params.subject,
-        key_hash: params.key.as_ref().map(Key::hash_hex),
+        key_hash: params.key.map(|key| key.0),
         action: params.action,
         from: params.from.map(|moment| moment.resolve(now)),
         to: params.to.map(|moment| moment.resolve(now)),

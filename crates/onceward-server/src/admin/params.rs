@@ -9,6 +9,7 @@ use onceward_core::record::State;
 use super::fields::{Reading, unknown};
 use super::opaque::{read_cursor, read_reference};
 use crate::cli::{LIMIT_DEFAULT, LIMIT_MAX};
+use crate::export::KeyHash;
 use crate::times::Moment;
 
 /// A value that a parameter may have.
@@ -150,13 +151,16 @@ impl Param for Option<Moment> {
     }
 }
 
-impl Param for Option<onceward_core::key::Key> {
+impl Param for Option<KeyHash> {
     fn read(text: &str, pointer: &str, reading: &mut Reading) -> Option<Self> {
-        let key = read_reference(text);
-        if key.is_none() {
-            reading.wrong(pointer, "must be a record's ref, or its key: tenant:kind:scope:id");
+        let hash = read_reference(text).map(|key| KeyHash::of(&key));
+        let hash = hash.or_else(|| KeyHash::read(text).ok());
+        if hash.is_none() {
+            let message = "must be a record's ref, its key (tenant:kind:scope:id) or the hash of \
+                           it that logs and entries show";
+            reading.wrong(pointer, message);
         }
-        key.map(Some)
+        hash.map(Some)
     }
 
     fn absent() -> Self {

@@ -196,7 +196,7 @@ async fn filter(store: &dyn Store, args: &AuditWanted) -> Result<AuditFilter, Fa
     Ok(AuditFilter {
         tenant: args.tenant.as_deref().map(|tenant| escape(tenant).into_owned()),
         subject: args.subject.clone(),
-        key_hash: args.key.as_ref().map(onceward_core::key::Key::hash_hex),
+        key_hash: args.key.as_ref().map(|key| key.0.clone()),
         action: args.action.clone(),
         from: args.from.map(|moment| moment.resolve(now)),
         to: args.to.map(|moment| moment.resolve(now)),

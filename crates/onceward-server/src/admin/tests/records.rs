@@ -144,6 +144,11 @@ async fn the_audit_is_searched_and_exported() {
     assert_eq!(count("action=request.done").await, 26);
     assert_eq!(count("action=request.done&tenant=globex").await, 1);
     assert_eq!(count(&format!("key={}", key.as_str().unwrap())).await, 1);
+    // As a log line has it.
+    let page = server.get("/v1/audit?tenant=globex").await.ok();
+    let hash = page["items"][0]["key_hash"].as_str().unwrap();
+    assert_eq!(count(&format!("key={hash}")).await, 1);
+    assert_eq!(server.get("/v1/audit?key=nonsense").await.problem(400)["code"], "request.invalid");
     assert_eq!(count("to=1h").await, 0);
     assert_eq!(count("from=1h&limit=3").await, 3);
     let lines = server.get("/v1/audit?format=ndjson&tenant=acme").await;
