@@ -1,6 +1,6 @@
 //! Clients that go away between a claim's commit and its answer.
 //!
-//! The store is a real one behind a gate, so that a commit is under way for as long as a test wants.
+//! The store is a real one behind a gate: a commit is under way for as long as a test wants.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
