@@ -370,6 +370,11 @@ impl Metrics {
         self.audit_dropped.inc_by(count);
     }
 
+    /// Counts notes that dead processes lost, at most.
+    pub(crate) fn notes_lost_by_crashes(&self, at_most: u64) {
+        self.notes_lost.get_or_create(&LostLabels { why: "crash" }).inc_by(at_most);
+    }
+
     /// Counts a look into the replay cache.
     pub(crate) fn cache(&self, hit: bool) {
         if hit {
@@ -401,6 +406,7 @@ impl Metrics {
             let counter = self.notes_lost.get_or_create(&LostLabels { why });
             counter.inner().store(lost, Ordering::Relaxed);
         }
+        self.notes_lost_by_crashes(0);
         self.notes_written.inner().store(notes.written, Ordering::Relaxed);
         self.notes_waiting.set(i64::try_from(notes.waiting).unwrap_or(i64::MAX));
         self.waiters.set(i64::try_from(waiting).unwrap_or(i64::MAX));
@@ -443,6 +449,7 @@ mod tests {
         metrics.cache(true);
         metrics.of_tenant("acme", "replay");
         let under_way = metrics.started();
+        metrics.notes_lost_by_crashes(6);
         let notes = NoteCounts { written: 5, waiting: 2, overflowed: 3, failed: 4 };
         let text = metrics.text(7, notes);
         let labels = r#"endpoint="POST /v1/claims""#;
@@ -462,6 +469,7 @@ mod tests {
             "onceward_audit_notes_waiting 2".into(),
             r#"onceward_audit_notes_lost_total{why="overflow"} 3"#.into(),
             r#"onceward_audit_notes_lost_total{why="store"} 4"#.into(),
+            r#"onceward_audit_notes_lost_total{why="crash"} 6"#.into(),
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use onceward::engine::Engine;
 #[cfg(feature = "dynamodb")]
 use onceward::store::dynamodb::{DynamoDbCredentials, DynamoDbOptions, DynamoDbStore};
 #[cfg(feature = "postgres")]
@@ -35,6 +36,12 @@ pub(crate) enum Access {
     Write,
     /// Change it, and make it if it is not there: for servers.
     Create,
+}
+
+/// Whether no other process can write to an engine's store: it is a file that this one holds, or
+/// its memory.
+pub(crate) fn is_alone(engine: &Engine) -> bool {
+    matches!(engine.capabilities().name, "sqlite" | "memory")
 }
 
 /// Where a store is.

@@ -1,4 +1,5 @@
-//! What a server does by itself, beside answering: sealing the audit and dropping what is too old.
+//! What a server does by itself, beside answering: sealing the audit, dropping what is too old,
+//! counting what crashes have cost it.
 //!
 //! Several processes on one store may do so at once. What fails is logged and comes again; nothing
 //! here is in a request's way.
@@ -6,19 +7,31 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::audit::{SealKey, SealReport, Sealer};
+use onceward::audit::{LostNotes, SealKey, SealReport, Sealer};
 use onceward::engine::{Engine, EngineError};
 use onceward::store::StoreError;
 use tokio::task::JoinHandle;
 
 use crate::metrics::Metrics;
+use crate::open::is_alone;
 
 /// How often what is not sealed is looked for: entries are sealed within seconds.
 const SEAL_EVERY: Duration = Duration::from_secs(1);
 
+/// How often notes are looked for that dead processes owed, and how long a process has to be silent
+/// about what it owes to count as dead: one that lives says so several times a second.
+const LOST_EVERY: Duration = Duration::from_secs(30);
+const SILENT_FOR: Duration = Duration::from_secs(60);
+
+/// How long a server that ends may take to seal its last entries.
+const LAST_SEALS_WITHIN: Duration = Duration::from_secs(5);
+
 /// Tasks that end when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Upkeep(Vec<JoinHandle<()>>);
+pub(crate) struct Upkeep {
+    tasks: Vec<JoinHandle<()>>,
+    sealer: Sealer,
+}
 
 impl Upkeep {
     /// Seals the audit from now on; every `look_every`, drops entries older than `retain`.
@@ -29,7 +42,7 @@ impl Upkeep {
         (retain, look_every): (Duration, Duration),
     ) -> Self {
         let sealer = Sealer::new(engine.clone(), key);
-        let (seals, drops) = (sealer.clone(), sealer);
+        let (seals, drops) = (sealer.clone(), sealer.clone());
         let (counts, counted) = (metrics.clone(), metrics.clone());
         let seal = async move {
             if can_seal(&seals).await {
@@ -46,7 +59,37 @@ impl Upkeep {
                 }
             }
         };
-        Self(vec![tokio::spawn(seal), tokio::spawn(drop)])
+        let lost = count_lost(LostNotes::new(engine.clone()), is_alone(engine), metrics.clone());
+        Self { tasks: vec![tokio::spawn(seal), tokio::spawn(drop), tokio::spawn(lost)], sealer }
+    }
+
+    /// Seals what was written last, once nothing more is: whoever changes it afterwards is found.
+    /// What can't be sealed in time is sealed by the next process.
+    pub(crate) async fn finish(self, engine: &Engine) {
+        engine.flush_notes().await;
+        let last = async {
+            while matches!(self.sealer.pass().await, Ok(SealReport { more: true, .. })) {}
+        };
+        if tokio::time::timeout(LAST_SEALS_WITHIN, last).await.is_err() {
+            tracing::warn!("the last entries of the audit are not sealed yet");
+        }
+    }
+}
+
+/// Counts what dead processes owed the audit. Where no other process can have the store open, those
+/// before this one are dead already.
+async fn count_lost(mut lost: LostNotes, alone: bool, metrics: Arc<Metrics>) {
+    let mut patience = if alone { Duration::ZERO } else { SILENT_FOR };
+    loop {
+        match lost.pass(patience).await {
+            Ok(0) => patience = SILENT_FOR,
+            Ok(at_most) => {
+                metrics.notes_lost_by_crashes(at_most);
+                tracing::warn!(at_most, "a process died before it had written notes to the audit");
+            }
+            Err(error) => tracing::warn!(%error, "lost notes could not be counted; tried again"),
+        }
+        tokio::time::sleep(LOST_EVERY).await;
     }
 }
 
@@ -63,7 +106,7 @@ async fn can_seal(sealer: &Sealer) -> bool {
 
 impl Drop for Upkeep {
     fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
+        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 

@@ -3,6 +3,9 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use common::*;
 use onceward::core::decide::{
     Effects, Enqueue, Finish, JobOrder, NewJob, Resolution, Resolved, Retry, Verdict,
@@ -10,6 +13,8 @@ use onceward::core::decide::{
 use onceward::core::record::{OnAbandoned, OnDead, State};
 use onceward::core::{audit::Trace, key::Key, key::Kind};
 use onceward::engine::{Engine, OnceVerdict, Put, Take, Taken};
+use onceward::store::memory::MemoryStore;
+use onceward::store::timed::{Ended, Operation, Timed};
 use onceward::store::{AuditFilter, Items, List};
 
 fn job(id: &str) -> NewJob {
@@ -264,4 +269,80 @@ async fn a12_the_sweep_drops_outcomes_then_keys_and_leaves_the_living() {
     let details: Vec<_> = entries.iter().map(|e| e.entry.detail.as_deref().unwrap()).collect();
     assert_eq!(details.last(), Some(&r#"{"expired":0,"forgotten":2,"unknown":0}"#));
     assert!(entries.iter().all(|entry| &*entry.entry.tenant == "acme"));
+}
+
+/// What a take of one job may read when many wait behind another of their subject.
+const LINE: usize = 400;
+
+#[tokio::test]
+async fn a_long_line_behind_one_subject_is_not_read_for_each_of_its_jobs() {
+    let (store, _clock) = MemoryStore::manual(START);
+    let lists = Arc::new(AtomicUsize::new(0));
+    let counted = lists.clone();
+    let told = move |ended: Ended<'_>| {
+        counted.fetch_add(usize::from(ended.operation == Operation::List), Ordering::SeqCst);
+    };
+    let engine = Engine::new(Timed::new(Arc::new(store), told));
+    for n in 0..LINE {
+        engine.enqueue(&ordered(&format!("{n}"), "mission/7")).await.unwrap();
+    }
+    for n in 0..LINE {
+        let taken = take(&engine, 2).await;
+        assert_eq!(payloads(&taken), [n.to_string()], "one at a time, in order");
+        assert!(take(&engine, 2).await.is_empty());
+        assert_eq!(engine.complete(&taken[0].permit, &outcome("")).await.unwrap(), Finish::Ok);
+        if n == LINE / 2 {
+            // What comes meanwhile is found at once.
+            engine.enqueue(&job("else")).await.unwrap();
+            let found = take(&engine, 2).await;
+            let next = (n + 1).to_string();
+            assert_eq!(payloads(&found), [next.as_str(), "else"]);
+            engine.release(&found[0].permit).await.unwrap();
+            engine.complete(&found[1].permit, &outcome("")).await.unwrap();
+        }
+    }
+    assert!(take(&engine, 2).await.is_empty());
+    let lists = lists.load(Ordering::SeqCst);
+    assert!(lists < LINE / 4, "{lists} pages were read for {LINE} jobs");
+}
+
+#[tokio::test]
+async fn a_long_line_behind_one_subject_does_not_hide_what_stands_behind_it() {
+    let (engine, _, clock) = engine();
+    for n in 0..LINE {
+        engine.enqueue(&ordered(&format!("{n}"), "mission/7")).await.unwrap();
+    }
+    engine.enqueue(&job("else")).await.unwrap();
+    let mut takes = 0;
+    loop {
+        takes += 1;
+        let taken = take(&engine, 2).await;
+        for taken in &taken {
+            engine.complete(&taken.permit, &outcome("")).await.unwrap();
+        }
+        if payloads(&taken).contains(&"else".to_string()) {
+            break;
+        }
+        assert_eq!(taken.len(), 1, "the line goes on meanwhile");
+        clock.advance(60);
+    }
+    assert!(takes < 10, "it was seen by take {takes}");
+}
+
+#[tokio::test]
+async fn a_job_that_falls_due_behind_a_long_line_is_taken_when_it_does() {
+    let (engine, _, clock) = engine();
+    engine.enqueue(&ordered("m1", "mission/7")).await.unwrap();
+    engine.enqueue(&ordered("m2", "mission/7")).await.unwrap();
+    let mut later = job("later");
+    later.run_in_ms = 500;
+    engine.enqueue(&later).await.unwrap();
+    let first = take(&engine, 9).await;
+    assert_eq!(payloads(&first), ["m1"]);
+    assert!(take(&engine, 9).await.is_empty());
+    clock.advance(500);
+    assert_eq!(payloads(&take(&engine, 9).await), ["later"]);
+    // And so is one whose worker has vanished.
+    clock.advance(501);
+    assert_eq!(payloads(&take(&engine, 9).await), ["m1"]);
 }

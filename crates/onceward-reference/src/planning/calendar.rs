@@ -22,17 +22,23 @@ pub(super) struct Calendar {
     slots: Vec<Slot>,
 }
 
-/// A time that is taken; instants in microseconds since 1970.
+/// A time that is taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Slot {
     assignment: String,
-    from: i64,
-    to: i64,
+    from: Instant,
+    to: Instant,
 }
+
+/// Seconds since 1970 and nanoseconds, both with the sign: as exact as instants are spelled.
+type Instant = (i64, i32);
 
 impl Slot {
     fn of(assignment: &Resource) -> Option<Self> {
-        let at = |name| Some(instant(assignment, name)?.as_microsecond());
+        let at = |name| {
+            let at = instant(assignment, name)?;
+            Some((at.as_second(), at.subsec_nanosecond()))
+        };
         let (from, to) = (at("starts_at")?, at("ends_at")?);
         Some(Self { assignment: assignment.id.clone(), from, to })
     }
@@ -81,10 +87,24 @@ impl Calendar {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::planning::resource::Kind;
+
+    #[test]
+    fn instants_are_as_exact_as_they_are_spelled() {
+        let slot = |id: &str, from: &str, to: &str| {
+            let mut assignment = Resource::new(Kind::Assignment, id, serde_json::Map::new());
+            assignment.set("starts_at", format!("2030-01-01T00:00:00.{from}Z"));
+            assignment.set("ends_at", format!("2030-01-01T00:00:00.{to}Z"));
+            Slot::of(&assignment).unwrap()
+        };
+        let one = slot("1", "000000100", "000000500");
+        assert!(one.overlaps(&slot("2", "000000200", "000000400")));
+        assert!(!one.overlaps(&slot("3", "000000500", "000000900")));
+    }
 
     #[test]
     fn intervals_are_half_open() {
-        let slot = |from, to| Slot { assignment: "1".into(), from, to };
+        let slot = |from, to| Slot { assignment: "1".into(), from: (0, from), to: (0, to) };
         for (other, overlaps) in [
             ((0, 10), false),
             ((0, 11), true),

@@ -1,28 +1,36 @@
 //! The admin listener, and that of the demo's services: HTTP/1.1 within bounds, until told to end.
 //!
-//! Connections, their heads and idle times are bounded, so that slow or many clients can't take the
-//! process. When told to end, it takes no new connection, lets requests under way finish for a
-//! while and then breaks off.
+//! Connections, their heads, idle times and unread answers are bounded, so that slow or many
+//! clients can't take the process. A request that is framed twice is refused and its connection
+//! closed. When told to end, it takes no new connection, lets requests under way finish for a while
+//! and then breaks off.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::extract::ConnectInfo;
+use http::header::CONNECTION;
+use http::{HeaderMap, HeaderValue};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
+use onceward::http::{Code, Dialect, Refusal, names};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tower::Service;
 
 use super::{AdminState, router};
+use crate::gateway::socket::Socket;
 
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 1_024;
 /// How long a request's head may take, and a kept connection may idle.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
+/// How long a client may leave its answer unread.
+const WRITE_WITHIN: Duration = Duration::from_secs(30);
 /// How long requests under way may take after the listener was told to end.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 /// Pause after an accept that failed: most often there are no file descriptors left.
@@ -91,14 +99,32 @@ fn connection(
     // Answers are small and wait for nothing; a failure only costs time.
     let _ = stream.set_nodelay(true);
     let router = router.clone();
+    let socket = Socket::new(stream, HEAD_WITHIN, WRITE_WITHIN);
+    let double_framed = socket.double_framed();
+    let requests = AtomicU64::new(0);
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
+        let double = double_framed.is(requests.fetch_add(1, Ordering::Relaxed));
         let mut request = request.map(axum::body::Body::new);
         request.extensions_mut().insert(ConnectInfo(peer));
         let mut router = router.clone();
-        async move { router.call(request).await }
+        async move {
+            if double { Ok(framed_twice(request.headers())) } else { router.call(request).await }
+        }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_WITHIN)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(socket), service)
+}
+
+/// The answer to a request whose length is said in two ways, after which its connection closes:
+/// whoever stands before us may have seen another request end there.
+fn framed_twice(headers: &HeaderMap) -> axum::response::Response {
+    let id = headers.get(names::X_REQUEST_ID).and_then(|id| id.to_str().ok());
+    let detail = "it has both Content-Length and Transfer-Encoding";
+    let refusal = Refusal::new(Code::BadRequest, detail);
+    let said = Dialect::Standard.speaker().refuse(&refusal, id.unwrap_or("none"));
+    let mut response = said.map(axum::body::Body::from);
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }

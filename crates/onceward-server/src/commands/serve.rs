@@ -159,8 +159,8 @@ impl Server<'_> {
         tracing::info!("told to stop: draining");
         health.drain();
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
-        drop(upkeep);
         gateway.drain(signals.next()).await;
+        upkeep.finish(engine).await;
         Ok(())
     }
 

@@ -45,7 +45,7 @@ use crate::gateway::sight::Watch;
 use crate::identity::Secret;
 use crate::logs::{self, LogLevel};
 use crate::metrics::Metrics;
-use crate::open::{Access, StoreUrl};
+use crate::open::{Access, StoreUrl, is_alone};
 use crate::output::Out;
 use crate::upkeep::Upkeep;
 use tally::Tally;
@@ -169,13 +169,11 @@ async fn run(
     let tally = Arc::new(Tally::default());
     let mut known = principals::demo();
     known.extend(users::principals()?);
-    // Another process may write to a store that is not a file of ours.
-    let alone = matches!(engine.capabilities().name, "sqlite" | "memory");
     let setup = Setup {
         engine: engine.clone(),
         principals: known,
         tally: tally.clone(),
-        alone,
+        alone: is_alone(engine),
         url: url.clone(),
         events: args.events.clone(),
     };
@@ -210,13 +208,14 @@ async fn run(
         Some(why) = broken.next() => Err(Failure::failed("demo.broken", why)),
     };
     users.iter().for_each(JoinHandle::abort);
-    servers.drain(&doors).await;
+    let upkeep = servers.drain(&doors).await;
     for worker in workers {
         worker.drain(DRAIN_WITHIN).await;
     }
     for drain in drains {
         drain.await;
     }
+    upkeep.finish(engine).await;
     ended
 }
 
@@ -234,7 +233,7 @@ struct Servers {
     health: Arc<Health>,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
-    _upkeep: Upkeep,
+    upkeep: Upkeep,
 }
 
 impl Servers {
@@ -285,11 +284,11 @@ impl Servers {
                 admin::serve_router(listener.into_socket(), &router, closing, || {}).await;
             }));
         }
-        Ok(Self { services, admin, health, stop, tasks, _upkeep: upkeep })
+        Ok(Self { services, admin, health, stop, tasks, upkeep })
     }
 
-    /// No new connections and claims; what runs comes to its end.
-    async fn drain(self, doors: &[Arc<Door>]) {
+    /// No new connections and claims; what runs comes to its end. What is done beside goes on.
+    async fn drain(self, doors: &[Arc<Door>]) -> Upkeep {
         self.health.drain();
         doors.iter().for_each(|door| door.drain().close());
         self.stop.send_replace(true);
@@ -300,6 +299,7 @@ impl Servers {
         for door in doors {
             door.drain().finished().await;
         }
+        self.upkeep
     }
 
     /// What programs are told.

@@ -22,7 +22,7 @@ mod pool;
 pub(crate) mod ready;
 pub(crate) mod settings;
 pub(crate) mod sight;
-mod socket;
+pub(crate) mod socket;
 mod tls;
 
 use std::net::SocketAddr;

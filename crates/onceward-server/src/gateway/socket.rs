@@ -21,17 +21,17 @@ const NONE: u64 = u64::MAX;
 
 /// Which request of a connection was framed twice, told across it.
 #[derive(Debug, Clone)]
-pub(super) struct DoubleFramed(Arc<AtomicU64>);
+pub(crate) struct DoubleFramed(Arc<AtomicU64>);
 
 impl DoubleFramed {
     /// Whether it was this one, counted from 0.
-    pub(super) fn is(&self, request: u64) -> bool {
+    pub(crate) fn is(&self, request: u64) -> bool {
         self.0.load(Ordering::Acquire) == request
     }
 }
 
 /// A watched connection.
-pub(super) struct Socket<S> {
+pub(crate) struct Socket<S> {
     inner: S,
     framing: Framing,
     double: DoubleFramed,
@@ -43,7 +43,7 @@ pub(super) struct Socket<S> {
 
 impl<S> Socket<S> {
     /// Watches a connection that has just been made.
-    pub(super) fn new(inner: S, first_head_for: Duration, write_for: Duration) -> Self {
+    pub(crate) fn new(inner: S, first_head_for: Duration, write_for: Duration) -> Self {
         Self {
             inner,
             framing: Framing::default(),
@@ -55,7 +55,7 @@ impl<S> Socket<S> {
     }
 
     /// What tells which request was framed twice.
-    pub(super) fn double_framed(&self) -> DoubleFramed {
+    pub(crate) fn double_framed(&self) -> DoubleFramed {
         self.double.clone()
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::world::{ORGANISATION_A, Service, eventually, get, patch, post};
+use super::world::{ORGANISATION_A, Service, eventually, get, is_shared, patch, post};
 
 /// Audit entries, as an admin finds them.
 pub(crate) async fn entries(service: &Service, by: &str, value: &str) -> Vec<Value> {
@@ -182,4 +182,21 @@ async fn a27_logs_carry_a_truncated_hash_and_never_the_key_or_a_body() {
     let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
     assert!(metrics.contains("endpoint=\"POST /v1/projects\""), "{metrics}");
     assert!(!metrics.contains("raw-key-of-a27") && !metrics.contains(ORGANISATION_A));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_written_last_is_sealed_when_the_demo_ends() {
+    let mut service = Service::start("last-seals");
+    let make = || post("/v1/projects").key("k").json(&json!({ "name": "Bridge" }));
+    make().send(&service).await.must_be(201);
+    assert!(make().send(&service).await.is_replay(), "and its entry waits in memory");
+    assert_eq!(service.terminated(), Some(0));
+    let verified = service.beside(&["audit", "verify", "--json"]).output().unwrap();
+    assert_eq!(verified.status.code(), Some(0));
+    let verified: Value = serde_json::from_slice(&verified.stdout).unwrap();
+    // On a server that others use too, what they are in the middle of holds seals up.
+    if !is_shared() {
+        assert!(verified["sealed"].as_u64().unwrap() > 0, "{verified}");
+        assert_eq!(verified["unsealed"], 0, "{verified}");
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde_json::json;
 
-use super::world::{Answer, Service, get, patch, post};
+use super::world::{Answer, Service, eventually, get, is_shared, patch, post};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a10_a21_what_was_answered_survives_a_kill_with_its_jobs() {
@@ -74,7 +74,7 @@ async fn a19_a23_killed_anywhere_nothing_is_lost_or_doubled() {
         "missions": MISSIONS, "assignments": 0, "by_state": { "draft": MISSIONS },
     });
     service.summary_becomes(&project, &expected).await;
-    super::world::eventually("each mission is told of", async || {
+    eventually("each mission is told of", async || {
         let told = get("/v1/notifications?limit=1000").send(&service).await.items();
         told.iter().filter(|told| told["action"] == "mission.create").count() == MISSIONS
     })
@@ -110,4 +110,35 @@ async fn a24_a_chain_of_versions_survives_kills_without_a_lost_update() {
         version += 1;
     }
     assert_eq!(get(&path).send(&service).await.json()["name"], "name 6");
+}
+
+/// Kills until one has hit replays that waited to be audited: most do.
+const KILLS_MAX: usize = 10;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a26_replays_that_a_crash_kept_from_the_audit_are_counted() {
+    if is_shared() {
+        // There a process counts as dead only after a minute of silence: `audit_lost` shows that.
+        return;
+    }
+    let mut service = Service::start("lost");
+    let make = || post("/v1/projects").key("k").json(&json!({ "name": "Bridge" }));
+    make().send(&service).await.must_be(201);
+    for _ in 0..KILLS_MAX {
+        for _ in 0..20 {
+            assert!(make().send(&service).await.must_be(201).is_replay());
+        }
+        service = service.killed_and_started();
+        let lost = service.operate("GET", "/v1/audit?tenant=onceward&action=audit.lost").await;
+        if lost.items().is_empty() {
+            continue;
+        }
+        let metrics = service.operate("GET", "/metrics").await.must_be(200);
+        let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+        let told = |line: &&str| line.contains("notes_lost_total{why=\"crash\"}");
+        let line = metrics.lines().find(told).unwrap();
+        assert!(!line.ends_with(" 0"), "{line}");
+        return;
+    }
+    panic!("no kill in {KILLS_MAX} was counted");
 }

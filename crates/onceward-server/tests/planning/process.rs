@@ -84,3 +84,20 @@ async fn the_traffic_runs_in_an_organisation_of_its_own_and_is_settled() {
     assert!(!metrics.body.is_empty());
     assert_eq!(service.terminated(), Some(0));
 }
+
+#[test]
+fn a_request_that_is_framed_twice_is_refused_and_its_connection_closed() {
+    use std::io::{Read, Write};
+
+    let service = Service::start("framed-twice");
+    let mut stream = std::net::TcpStream::connect(service.listen).unwrap();
+    let head = "POST /v1/projects HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer demo-a\r\n\
+                Idempotency-Key: k\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\
+                Transfer-Encoding: chunked\r\n\r\nc\r\n{\"name\":\"x\"}\r\n0\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(answer.to_lowercase().contains("connection: close"), "{answer}");
+    assert!(answer.contains("Content-Length and Transfer-Encoding"), "{answer}");
+}

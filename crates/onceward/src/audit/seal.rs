@@ -18,6 +18,7 @@ use onceward_core::key::{Key, Kind};
 use onceward_core::limits::MAX_BATCH_WRITES;
 use onceward_core::record::Body;
 use onceward_core::seal::{BrokenSeal, Head, Link, SealKey, Segment, Settled};
+use tokio::sync::Mutex;
 
 use super::seals::{
     Frontier, Headed, load_frontier, load_head, load_segment, segment_subject, write_frontier,
@@ -43,6 +44,8 @@ pub struct Sealer {
     pub(super) engine: Engine,
     pub(super) key: SealKey,
     looked_again: Arc<AtomicBool>,
+    /// Passes of one process wait for each other instead of being told that it is at it.
+    turn: Arc<Mutex<()>>,
 }
 
 /// What a pass did.
@@ -62,7 +65,7 @@ impl Sealer {
     /// A sealer under this key. All processes on one store must use the same.
     #[must_use]
     pub fn new(engine: Engine, key: SealKey) -> Self {
-        Self { engine, key, looked_again: Arc::default() }
+        Self { engine, key, looked_again: Arc::default(), turn: Arc::default() }
     }
 
     /// One pass: seals what is there, up to a bound. Without anything to seal it writes nothing.
@@ -70,6 +73,7 @@ impl Sealer {
     /// # Errors
     /// When the store gives no answer; what was sealed until then stays sealed.
     pub async fn pass(&self) -> Result<SealReport, EngineError> {
+        let _turn = self.turn.lock().await;
         let frontier = load_frontier(&self.engine).await?;
         // Whoever has put broken seals right starts a process anew: once, everything is looked at.
         let again = frontier.owes && !self.looked_again.swap(true, Ordering::Relaxed);

@@ -12,6 +12,8 @@ use onceward_core::batch::{Batch, Write};
 use onceward_core::key::{Key, Kind};
 use onceward_core::record::{Record, State};
 
+use super::behind::Behind;
+
 /// Queues that are remembered; beyond, the memory starts anew.
 const QUEUES_MAX: usize = 10_000;
 /// Tenants of a queue, and jobs of a tenant, whose making is remembered.
@@ -23,6 +25,8 @@ const KEYS_MAX: usize = 32;
 pub(super) struct Rounds {
     last: Mutex<HashMap<String, String>>,
     made: Mutex<HashMap<String, Made>>,
+    /// Jobs whose turn has not come.
+    pub(super) behind: Behind,
 }
 
 /// Jobs that were made, the oldest of each tenant.
@@ -31,6 +35,7 @@ type Made = BTreeMap<String, VecDeque<Key>>;
 impl Rounds {
     /// Notes the jobs that a committed batch has made.
     pub(super) fn note(&self, batch: &Batch) {
+        self.behind.committed(batch);
         for write in &batch.writes {
             if let Write::Put(draft) = write
                 && draft.fresh

@@ -2,8 +2,8 @@
 //!
 //! Running them (heartbeats, retries, draining) is the worker's business, not this file's.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
@@ -11,6 +11,7 @@ use onceward_core::Bytes;
 use onceward_core::decide::{self, Enqueue, Facts, JobOrder, NewJob, Permit, Verdict};
 use onceward_core::drive::{Drive, End};
 use onceward_core::fingerprint::Fingerprint;
+use onceward_core::guard::Misfit;
 use onceward_core::key::{Key, check_part};
 use onceward_core::limits::{MAX_LEASE_MS, MIN_LEASE_MS, in_range};
 use onceward_core::record::{Record, State, Stored};
@@ -18,7 +19,9 @@ use onceward_core::stamp::At;
 use onceward_core::text::escape;
 use onceward_core::zoo::{Bug, planted};
 
-use super::{Engine, EngineError};
+use super::behind::Looked;
+use super::queues::pause_subject;
+use super::{Engine, EngineError, Seen};
 use crate::store::{Cursor, Fact, Found, Items, List, Read};
 
 /// Pages of due jobs that one take looks through: bounds what jobs out of turn can cost.
@@ -84,14 +87,19 @@ pub type Pick<'p> = &'p (dyn Fn(&Record) -> bool + Send + Sync);
 /// done under those permits.
 struct Unheard<'e> {
     engine: &'e Engine,
+    /// Who takes, and from which queue.
+    place: String,
     taken: Mutex<Vec<(usize, Taken)>>,
     /// Places that were given so far, in the order of listing.
     places: AtomicUsize,
+    /// Whether a job whose turn it is was left, because it was not picked or others reach for it.
+    some_left: AtomicBool,
 }
 
 impl<'e> Unheard<'e> {
-    fn new(engine: &'e Engine) -> Self {
-        Self { engine, taken: Mutex::default(), places: AtomicUsize::new(0) }
+    fn new(engine: &'e Engine, place: String) -> Self {
+        let (places, some_left) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { engine, place, taken: Mutex::default(), places, some_left }
     }
 
     /// The first of as many places.
@@ -105,6 +113,17 @@ impl<'e> Unheard<'e> {
 
     fn count(&self) -> usize {
         self.locked().len()
+    }
+
+    /// Whether to take a job whose turn it is; notes one that is left.
+    fn wants(&self, wanted: bool) -> bool {
+        self.some_left.fetch_or(!wanted, Ordering::Relaxed);
+        wanted
+    }
+
+    /// Whether a look has shown all that there is to take, and this call has all of it.
+    fn is_all(&self, most: usize) -> bool {
+        self.count() < most && !self.some_left.load(Ordering::Relaxed)
     }
 
     /// Adds the payloads of those from a place on. Takes out what none was found for, or another
@@ -209,8 +228,8 @@ impl Engine {
     /// Takes due jobs: higher priority first, tenants in turn, ordered ones only when it is their
     /// turn.
     ///
-    /// One call looks through a bounded number of jobs out of turn; the next call goes on where it
-    /// stopped, so that a long queue behind one blocked subject does not hide the others. Dropping
+    /// One call looks through a bounded number of jobs out of turn; the next one goes on where it
+    /// stopped, so that a long line behind one subject does not hide the others. Dropping
     /// the call's future releases what it had taken.
     ///
     /// # Errors
@@ -251,10 +270,17 @@ impl Engine {
         }
         check_part("owner", &take.owner, 0)?;
         check_part("queue", &take.queue, 1)?;
-        let unheard = Unheard::new(self);
         // An escaped name holds no colon, so the places of two lines never meet.
         let place = format!("{}:{}", line.map(escape).unwrap_or_default(), take.queue);
-        let mut after = self.0.places.leave(&place);
+        let unheard = Unheard::new(self, place);
+        if self.take_next_in_line(take, pick, &unheard).await {
+            return Ok(unheard.hear());
+        }
+        let mut after = self.0.places.leave(&unheard.place);
+        let left = self.0.rounds.behind.left(&escape(&take.queue));
+        let mut looked = None;
+        let begun_behind = after.is_some();
+        let (mut from_the_head, mut through) = (!begun_behind, false);
         for _ in 0..PAGES_MAX {
             let wanted = take.max.saturating_sub(unheard.count());
             if wanted == 0 {
@@ -271,6 +297,7 @@ impl Engine {
                 (Err(_), _) | (_, Err(_)) if unheard.count() > 0 => break,
                 (Err(error), _) | (_, Err(error)) => return Err(error),
             };
+            looked = Some(page.now);
             let Items::Records(mut due) = page.items else { break };
             let at_hand = at_hand(&due, page.payloads);
             if page.next.is_some() {
@@ -283,32 +310,81 @@ impl Engine {
                 Err(error) => return Err(error),
             }
             after = page.next;
-            if after.is_none() {
+            through |= after.is_none();
+            if through && from_the_head {
                 break;
             }
+            from_the_head |= through;
         }
-        if unheard.count() == 0 {
-            self.0.places.keep(&place, after);
+        if let (Some(at), true) = (looked, unheard.is_all(take.max)) {
+            let looked = Looked { at, left, through };
+            self.0.rounds.behind.came_up_short(&unheard.place, looked);
+        }
+        if unheard.count() < take.max {
+            self.0.places.keep(&unheard.place, after);
+        }
+        if begun_behind && unheard.count() == 0 {
+            // Whoever is next in a line may stand before where this look began.
+            self.take_next_in_line(take, pick, &unheard).await;
         }
         Ok(unheard.hear())
+    }
+
+    /// Takes jobs whose turn has come since the queue was looked through, a moment ago. Answers
+    /// whether there is nothing else to take until that moment is over.
+    async fn take_next_in_line(&self, take: &Take, pick: Pick<'_>, unheard: &Unheard<'_>) -> bool {
+        let Some((looked, next)) = self.next_in_line(&unheard.place, &take.queue).await else {
+            return false;
+        };
+        // Without an answer, the queue is looked through as ever.
+        self.take_these(next, (take, take.max), pick, unheard).await.is_ok()
+            && (unheard.count() > 0 || looked.through && unheard.is_all(take.max))
+    }
+
+    /// Jobs that waited behind others of their subjects when the queue was looked through, and
+    /// whose turn it is now. None when that look is too old to be trusted.
+    async fn next_in_line(&self, place: &str, queue: &str) -> Option<(Looked, (At, Vec<Record>))> {
+        let (looked, subjects) = self.0.rounds.behind.subjects(place, &escape(queue))?;
+        if !self.0.capabilities.clock {
+            return None;
+        }
+        let mut asked = vec![pause_subject(queue).ok()?];
+        asked.extend(subjects);
+        let (now, seen) = self.see_many(asked).await.ok()?;
+        let (pause, subjects) = seen.split_first()?;
+        if pause.value.is_some() || !looked.is_good_at(now) {
+            return None;
+        }
+        let next = subjects.iter().filter_map(|Seen { subject, version, .. }| {
+            self.0.rounds.behind.next(place, subject, *version)
+        });
+        Some((looked, self.due_of(next.collect()).await?))
+    }
+
+    /// Those of these jobs that are due, as of the store's now.
+    async fn due_of(&self, keys: Vec<Key>) -> Option<(At, Vec<Record>)> {
+        if keys.is_empty() {
+            return Some((At(0), Vec::new()));
+        }
+        let reads = keys.into_iter().map(|key| Read::Record { key, payload: false });
+        let loaded = self.0.store.load(reads.collect()).await.ok()?;
+        let jobs = loaded.facts.into_iter().filter_map(|fact| match fact {
+            Fact::Record(Some(found)) => Some(found.stored.record),
+            Fact::Record(None) | Fact::Mark(_) => None,
+        });
+        let due = jobs.filter(|job| {
+            matches!(job.state, State::Pending | State::Failed)
+                && job.due_at.is_none_or(|at| loaded.now >= at)
+        });
+        Some((loaded.now, due.collect()))
     }
 
     /// Adds due jobs of tenants that lie behind a page full of others' jobs.
     async fn add_passed_over(&self, due: &mut Vec<Record>, queue: &str, most: usize) {
         let keys = self.0.rounds.passed_over(&escape(queue), due, most);
-        if keys.is_empty() {
-            return;
-        }
-        let reads = keys.into_iter().map(|key| Read::Record { key, payload: false });
         // Without an answer they wait for their time, as they would have.
-        let Ok(loaded) = self.0.store.load(reads.collect()).await else { return };
-        for fact in loaded.facts {
-            let Fact::Record(Some(found)) = fact else { continue };
-            let job = found.stored.record;
-            if job.state == State::Pending && job.due_at.is_none_or(|at| loaded.now >= at) {
-                due.push(job);
-            }
-        }
+        let Some((_, passed_over)) = self.due_of(keys).await else { return };
+        due.extend(passed_over);
         due.sort_by_key(|job| std::cmp::Reverse(job.priority));
     }
 
@@ -324,23 +400,28 @@ impl Engine {
             return Ok(());
         }
         let mut turns = Facts::default();
+        // Many jobs may wait behind one subject: it is looked up once.
         let guards = due.iter().filter_map(|record| record.guard.as_ref());
-        let looks = guards.map(|guard| decide::Look::Mark(guard.subject.clone()));
-        let looks: Vec<_> = looks.collect();
+        let subjects: HashSet<_> = guards.map(|guard| &guard.subject).collect();
+        let looks: Vec<_> =
+            subjects.into_iter().map(|subject| decide::Look::Mark(subject.clone())).collect();
         if !looks.is_empty() {
             self.look_up(&looks, &mut turns).await?;
         }
         let in_turn = |record: &Record| {
             record.guard.as_ref().is_none_or(|guard| {
-                turns.position(&guard.subject).is_none_or(|at| guard.rule.judge(at).is_ok())
-                    || planted(Bug::OrderedJobsOutOfOrder)
+                let judged = turns.position(&guard.subject).map(|at| guard.rule.judge(at));
+                if judged == Some(Err(Misfit::Gap)) {
+                    self.0.rounds.behind.note(&unheard.place, record);
+                }
+                judged.is_none_or(|judged| judged.is_ok()) || planted(Bug::OrderedJobsOutOfOrder)
             })
         };
         let due = due.into_iter().filter(in_turn).collect();
         let ordered = self.0.rounds.order(&take.queue, due).into_iter();
         let mut reach = self.0.hands.reach();
-        let chosen: Vec<Record> =
-            ordered.filter(|job| reach.seize(&job.key, || pick(job))).take(wanted).collect();
+        let wants = |job: &Record| unheard.wants(reach.seize(&job.key, || pick(job)));
+        let chosen: Vec<Record> = ordered.filter(wants).take(wanted).collect();
         let Some(last) = chosen.last() else { return Ok(()) };
         self.0.rounds.served(&take.queue, last.key.tenant_column());
         let keys: Vec<Key> = chosen.iter().map(|job| job.key.clone()).collect();

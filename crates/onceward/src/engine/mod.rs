@@ -8,6 +8,7 @@
 
 #[cfg(feature = "events")]
 mod appends;
+mod behind;
 mod claims;
 mod documents;
 mod erasures;
@@ -21,6 +22,7 @@ mod lines;
 mod look;
 mod notes;
 mod options;
+mod owed;
 #[cfg(feature = "sqlite")]
 mod own;
 #[cfg(feature = "postgres")]
@@ -43,6 +45,7 @@ pub use error::EngineError;
 pub use jobs::{Pick, Take, Taken};
 pub use notes::{NoteCounts, NoteWriting};
 pub use options::EngineOptions;
+pub(crate) use owed::OWED;
 #[cfg(feature = "sqlite")]
 pub use own::OwnSqlError;
 #[cfg(feature = "postgres")]

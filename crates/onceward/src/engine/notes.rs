@@ -3,7 +3,8 @@
 //! A replay is answered from memory, a hundred thousand times a second; its entry must not slow it
 //! down. So notes wait in a bounded buffer and are written together, well within a second (A26).
 //! What finds the buffer full, can't be written, or is still in it when a process dies, is lost;
-//! what a process that lives loses, it counts. Nothing here decides what is a replay.
+//! what a process that lives loses, it counts, and what a crash can lose it says beforehand
+//! (`owed`). Nothing here decides what is a replay.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -19,7 +20,9 @@ use onceward_core::drive::Drive;
 use onceward_core::limits::MAX_BATCH_WRITES;
 use onceward_core::note::{Note, Noted};
 use onceward_core::stamp::At;
+use tokio::sync::{MutexGuard, Notify};
 
+use super::owed::Owed;
 use super::{Engine, EngineError};
 use crate::store::{AuditFilter, Items, List};
 
@@ -63,7 +66,11 @@ pub(super) struct Notes {
     /// Someone writes, or is about to.
     awake: AtomicBool,
     closed: AtomicBool,
-    writing: tokio::sync::Mutex<()>,
+    /// Held by whoever writes; what the audit is owed is written with the notes.
+    writing: tokio::sync::Mutex<Owed>,
+    /// How many may wait before more has to be said to be owed, and who is told.
+    room: AtomicUsize,
+    crowded: Notify,
     written: AtomicU64,
     overflowed: AtomicU64,
     failed: AtomicU64,
@@ -109,7 +116,7 @@ impl Engine {
     /// Writes what waits, now.
     pub async fn flush_notes(&self) {
         let notes = &self.0.notes;
-        let _one_at_a_time = notes.writing.lock().await;
+        let mut owed = notes.owed().await;
         let taken = notes.take();
         // Neighbours look for few originals and many are known: a few at once are plenty.
         let looks = taken.iter().filter(|note| note.original.entry().is_none());
@@ -119,6 +126,20 @@ impl Engine {
         let batches = taken.chunks(MAX_BATCH_WRITES).map(|chunk| self.write_chunk(chunk));
         join_all(batches).await;
         notes.waiting.fetch_sub(taken.len(), Ordering::SeqCst);
+        self.say_owed(&mut owed, notes.waiting.load(Ordering::SeqCst)).await;
+        notes.room.store(owed.room(self.0.options.notes_waiting_max), Ordering::SeqCst);
+    }
+
+    /// Says what a crash would lose, if that is more than was said.
+    async fn owe_more(&self) {
+        let notes = &self.0.notes;
+        let mut owed = notes.owed().await;
+        let most = self.0.options.notes_waiting_max;
+        let waiting = notes.waiting.load(Ordering::SeqCst);
+        if waiting > owed.room(most) {
+            self.say_owed(&mut owed, waiting).await;
+        }
+        notes.room.store(owed.room(most), Ordering::SeqCst);
     }
 
     /// Takes no further notes and writes what waits.
@@ -130,7 +151,15 @@ impl Engine {
     /// Writes until nothing waits. Sleeping first is what makes many notes one commit.
     async fn write_notes(self) {
         loop {
-            tokio::time::sleep(self.0.options.notes_every).await;
+            let rest = tokio::time::sleep(self.0.options.notes_every);
+            tokio::pin!(rest);
+            self.owe_more().await;
+            loop {
+                tokio::select! {
+                    () = &mut rest => break,
+                    () = self.0.notes.crowded.notified() => self.owe_more().await,
+                }
+            }
             self.flush_notes().await;
             if self.0.notes.waiting.load(Ordering::SeqCst) > 0 {
                 continue;
@@ -206,10 +235,17 @@ impl Notes {
             self.failed.fetch_add(1, Ordering::Relaxed);
             return false;
         }
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let mut shard = self.shards[shard()].lock().unwrap_or_else(PoisonError::into_inner);
-        shard.push(note);
+        let before = self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.shards[shard()].lock().unwrap_or_else(PoisonError::into_inner).push(note);
+        if before >= self.room.load(Ordering::Relaxed) {
+            self.crowded.notify_one();
+        }
         true
+    }
+
+    /// What the audit is owed, for as long as nobody writes.
+    pub(super) async fn owed(&self) -> MutexGuard<'_, Owed> {
+        self.writing.lock().await
     }
 
     fn take(&self) -> Vec<Note> {

@@ -113,6 +113,11 @@ async fn a22_dead_letters_are_retried_and_discarded() {
     let (one, two) = (dead(&server, "one").await, dead(&server, "two").await);
     let live = done(&server, "acme", "live").await;
     assert_eq!(ids(&server, "/v1/dead?tenant=acme").await, ["one", "two"]);
+    let letter = server.get("/v1/dead?tenant=acme&limit=1").await.ok()["items"][0].clone();
+    for fact in ["error", "fingerprint", "tenant", "request_id"] {
+        assert!(letter[fact].is_string(), "{fact} of {letter}");
+    }
+    assert!(letter.get("correlation_id").is_some(), "{letter}");
     let path =
         |record: &Value, what: &str| format!("/v1/dead/{}/{what}", record["ref"].as_str().unwrap());
     let call = async |path: &str| server.call(Some(ACME), Method::POST, path, "").await;

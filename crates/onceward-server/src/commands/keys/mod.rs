@@ -49,6 +49,8 @@ pub(crate) fn record_json(record: &Record, now: At) -> Value {
         "owner": record.owner.as_deref(),
         "fingerprint": record.fingerprint.to_string(),
         "error": record.error.as_deref(),
+        "request_id": record.trace.request_id.as_deref(),
+        "correlation_id": record.trace.correlation_id.as_deref(),
         "created_at": rfc3339(record.created_at),
         "updated_at": rfc3339(record.updated_at),
         "due_at": at(record.due_at),
