@@ -205,6 +205,7 @@ async fn i29_marks_never_move_back_and_keep_their_value() {
 async fn lists_and_cursors_are_the_oracles() {
     let place = Place::new("lists").await;
     place.manual_clock(10_000).await;
+    place.count_as_the_oracle().await;
     let store = place.store().await;
     let (oracle, _) = MemoryStore::manual(At(10_000));
     for batch in many_batches() {
@@ -302,6 +303,7 @@ fn many_batches() -> Vec<Arc<Batch>> {
 async fn a_page_goes_on_behind_the_place_where_the_last_ended() {
     let place = Place::new("due_cursor").await;
     place.manual_clock(10_000).await;
+    place.count_as_the_oracle().await;
     let store = place.store().await;
     let (oracle, _) = MemoryStore::manual(At(10_000));
     let job = |id: &str, due_at| {

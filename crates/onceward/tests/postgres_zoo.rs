@@ -166,7 +166,7 @@ async fn an_ended_setting_is_refused(place: &Place, store: &PostgresStore) -> Op
 async fn nothing_is_left_in_the_session(place: &Place, store: &PostgresStore) -> Option<String> {
     two_tenants(store).await;
     let engine = engine(place).await;
-    let group = "SELECT * FROM apply_group(0, '{}', '{}', '{}', '{}', NULL, '{}', '{}', '{}')";
+    let group = "SELECT * FROM apply_group(0, '{}', '{}', '{}', '{}', NULL, 0, '{}')";
     engine.query(group, &[]).await.unwrap();
     let looked = engine.query("SELECT * FROM records", &[]).await;
     looked.is_ok().then(|| "the tenant stays in the session".into())
@@ -215,7 +215,7 @@ async fn now_is_read_after_the_locks(place: &Place, store: &PostgresStore) -> Op
         }
     }
     let there: i64 = transaction.query_one("SELECT store_now_ms()", &[]).await.unwrap().get(0);
-    let group = "SELECT now_ms FROM apply_group(0, '{}', '{}', '{}', '{}', NULL, '{}', '{}', '{}')";
+    let group = "SELECT now_ms FROM apply_group(0, '{}', '{}', '{}', '{}', NULL, 0, '{}')";
     let now: i64 = transaction.query_one(group, &[]).await.unwrap().get(0);
     (now < there).then(|| format!("now is {} ms before what others saw", there - now))
 }

@@ -113,6 +113,11 @@ impl<T> Lines<T> {
         }
     }
 
+    /// How many may go.
+    pub(super) fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
     /// How many wait, those who may go included.
     pub(super) fn len(&self) -> usize {
         self.waiting.len() + self.ready.len()

@@ -1,8 +1,9 @@
 //! The group scheduler: batches that wait together share one durable transaction.
 //!
-//! Whatever waits is the group; there is no timer. No two batches of a group, or of groups under
-//! way at once, touch the same record or mark: the later one waits in `lines`. A batch that met a
-//! row held by someone's open transaction leaves its group and comes again after a while. A grant
+//! Whatever waits is the group, once everyone who can run has asked. No two batches of a group, or
+//! of groups under way at once, touch the same record or mark: the later one waits in `lines`. A
+//! few that come while a group is under way go with those whom it answers. A batch that met a row
+//! held by someone's open transaction leaves its group and comes again after a while. A grant
 //! whose caller has gone away before it heard of it is released at once. A lane that ends, or a
 //! store that panics, leaves nobody waiting. A store that gathers by itself is handed each batch as
 //! it comes (`handed`).
@@ -32,6 +33,13 @@ use crate::store::{Store, StoreError, StoreFuture};
 /// First pause before a contended batch is tried again; doubles up to [`CONTENDED_PAUSE_MAX`].
 pub(super) const CONTENDED_PAUSE: Duration = Duration::from_millis(2);
 pub(super) const CONTENDED_PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// The part of a full group that is worth a lane of its own while another is at work, in eighths:
+/// less than half, so that two halves go side by side though they are never quite equal.
+const WORTH_A_LANE: usize = 3;
+/// How long fewer than that wait for the lane at work, after the last of them came: it may hang on
+/// a broken connection.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 type Reply = oneshot::Sender<Result<Answer, StoreError>>;
 
@@ -65,6 +73,8 @@ struct Queue {
     under_way: usize,
     /// Lanes that still run.
     lanes: usize,
+    /// Lanes whose group is under way, or is being answered.
+    committing: usize,
     closed: bool,
 }
 
@@ -261,22 +271,59 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a group whose rows nobody else is at. Order is kept per row.
-    fn next_group(&self) -> Vec<Waiting> {
+    /// Resolves when those who wait to run have run, as long as more batches come from them: the
+    /// callers that a group answered ask again together, and the first of them would else have the
+    /// next commit for itself while all others wait for it.
+    async fn gathered(&self) {
+        let mut before = 0;
+        loop {
+            let ready = self.locked().waiting.ready();
+            if ready == before || ready >= self.group_max {
+                return;
+            }
+            before = ready;
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Takes a group whose rows nobody else is at. Order is kept per row. Who is `patient` leaves a
+    /// few to a lane that is at work.
+    fn next_group(&self, patient: bool) -> Vec<Waiting> {
         let mut queue = self.locked();
+        if patient && self.holds_back(&queue) {
+            return Vec::new();
+        }
+        let share = self.share(&queue);
         let mut group = Vec::new();
-        while group.len() < self.group_max
+        while group.len() < share
             && let Some((mut next, rows)) = queue.waiting.pop()
         {
             next.rows = rows;
             group.push(next);
         }
         queue.under_way += group.len();
+        queue.committing += usize::from(!group.is_empty());
         if queue.waiting.has_ready() {
             // Another lane may find something that fits beside this group.
             self.wake.notify_one();
         }
         group
+    }
+
+    /// How many a group takes: with very many waiting and other lanes idle, each has its part, so
+    /// that one works while the other is written. Less than half a group is not cut off: a call
+    /// costs the same for few as for many.
+    fn share(&self, queue: &Queue) -> usize {
+        let idle = queue.lanes.saturating_sub(queue.committing).max(1);
+        let part = queue.waiting.ready().div_ceil(idle);
+        if part < self.group_max.div_ceil(2) { self.group_max } else { part.min(self.group_max) }
+    }
+
+    /// Whether those who may go are left to the lane that is at work: few of them would pay a whole
+    /// call, and wait for the same disk, where a moment later they share one with all whom that
+    /// lane answers.
+    fn holds_back(&self, queue: &Queue) -> bool {
+        queue.committing > 0 && queue.waiting.ready() < self.group_max * WORTH_A_LANE / 8
     }
 
     fn finished(&self, group: &[Waiting]) {
@@ -407,20 +454,28 @@ impl Drop for Lane {
 impl Lane {
     async fn run(&self) {
         let shared = &self.0;
+        let mut patient = true;
         loop {
             let notified = shared.wake.notified();
-            let group = shared.next_group();
+            shared.gathered().await;
+            let group = shared.next_group(patient);
+            patient = true;
             if group.is_empty() {
-                let ended = {
+                let (ended, held_back) = {
                     let queue = shared.locked();
-                    queue.closed && queue.waiting.is_empty() && queue.under_way == 0
+                    let empty = queue.waiting.is_empty() && queue.under_way == 0;
+                    (queue.closed && empty, queue.waiting.has_ready())
                 };
                 if ended {
                     // The other lanes sleep on the same bell.
                     shared.wake.notify_one();
                     return;
                 }
-                notified.await;
+                if held_back {
+                    patient = tokio::time::timeout(PATIENCE, notified).await.is_ok();
+                } else {
+                    notified.await;
+                }
                 continue;
             }
             let batches = group.iter().map(|waiting| waiting.batch.clone()).collect();
@@ -441,6 +496,8 @@ impl Lane {
                 ended +=
                     usize::from(shared.deliver(waiting, answers.next().unwrap_or_else(missing)));
             }
+            // Before this lane looks again, so that it does not hold itself back.
+            shared.locked().committing -= 1;
             shared.delivered(ended);
         }
     }

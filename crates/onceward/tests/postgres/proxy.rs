@@ -108,7 +108,7 @@ async fn forward(mut store: TcpStream, mut server: TcpStream, at: CutAt, cut: Ar
 /// Whether these bytes begin a call of the group's function: no other statement takes as many
 /// arguments, and their number stands behind the names of portal and statement.
 fn carries_group(sent: &[u8]) -> bool {
-    const ARGUMENTS: [u8; 2] = 9_u16.to_be_bytes();
+    const ARGUMENTS: [u8; 2] = 8_u16.to_be_bytes();
     let head = sent.get(5..25).unwrap_or_default();
     sent.first() == Some(&b'B') && head.windows(2).any(|window| window == ARGUMENTS)
 }

@@ -177,6 +177,7 @@ pub(super) struct Call<'a> {
     token_batch: Vec<i32>,
     tokens: Vec<Vec<u8>>,
     purge_ms: Option<i64>,
+    turns: i32,
 }
 
 impl<'a> Call<'a> {
@@ -186,11 +187,12 @@ impl<'a> Call<'a> {
         let (locks, lock_batch) = group.locks.iter().copied().unzip();
         let tokens = group.tokens.iter().map(|(batch, token)| (*batch, token.to_vec()));
         let (token_batch, tokens) = tokens.unzip();
-        Self { group, locks, lock_batch, token_batch, tokens, purge_ms }
+        let turns = group.turns();
+        Self { group, locks, lock_batch, token_batch, tokens, purge_ms, turns }
     }
 
     /// As a statement takes them.
-    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 9] {
+    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 8] {
         [
             &self.group.batches,
             &self.locks,
@@ -198,8 +200,7 @@ impl<'a> Call<'a> {
             &self.token_batch,
             &self.tokens,
             &self.purge_ms,
-            &self.group.put_batch,
-            &self.group.entry_batch,
+            &self.turns,
             &self.group.slices,
         ]
     }
@@ -224,7 +225,8 @@ struct Outcome {
     verdicts: Vec<i16>,
     again: Vec<(Option<i64>, Option<i64>)>,
     failed: Vec<i64>,
-    stamps: Vec<Option<i64>>,
+    /// What the group drew.
+    stamp: Option<i64>,
 }
 
 /// Where the answer's own columns begin, behind those of what is there.
@@ -243,21 +245,16 @@ impl Outcome {
             verdicts: rows::get(head, HEAD + 1)?,
             again: revs.into_iter().zip(fences).collect(),
             failed: failed.unwrap_or_default(),
-            stamps: rows::get::<Option<_>>(head, HEAD + 5)?.unwrap_or_default(),
+            stamp: rows::get(head, HEAD + 5)?,
         })
     }
 
-    fn answer(
-        &self,
-        batch: usize,
-        first: Option<(usize, &Draft)>,
-        there: &mut ThereNow,
-    ) -> Result1 {
+    fn answer(&self, batch: usize, first: Option<(i32, &Draft)>, there: &mut ThereNow) -> Result1 {
         let now = self.now;
         match self.verdicts.get(batch) {
             Some(0) => {
-                let first = first.and_then(|(place, draft)| {
-                    let stamp = self.stamps.get(place).copied().flatten()?.cast_unsigned();
+                let first = first.and_then(|(turn, draft)| {
+                    let stamp = (self.stamp? + i64::from(turn)).cast_unsigned();
                     Some((Rev(stamp), fence_of(draft, stamp)))
                 });
                 Ok(Answer::Applied(Applied { now, first, again: false }))

@@ -62,7 +62,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE
 -- Entries are added and read; nobody who serves can change or remove one, but for `prune_audit`.
 GRANT SELECT, INSERT ON audit TO onceward_engine;
 GRANT SELECT ON migrations TO onceward_engine, onceward_reader;
-GRANT USAGE ON SEQUENCE stamps, entries TO onceward_engine;
+GRANT USAGE ON SEQUENCE stamps TO onceward_engine;
 GRANT SELECT (tenant, kind, name, state, sweep_at) ON records TO onceward_lister;
 GRANT SELECT (tenant, kind, name, state, priority, due_at) ON records_job TO onceward_lister;
 GRANT SELECT (tenant, xact, id, at, subject, key_hash, action) ON audit TO onceward_lister;

@@ -109,14 +109,14 @@ pub(super) struct Group<'a> {
     pub(super) locks: Vec<(i64, i32)>,
     pub(super) tokens: Vec<(i32, [u8; 16])>,
     pub(super) slices: Slices<'a>,
-    /// The batch of each put and of each entry, in their turns.
-    pub(super) put_batch: Vec<i32>,
-    pub(super) entry_batch: Vec<i32>,
+    /// How many puts and how many entries it has: the turn of the last of them.
+    puts: i32,
+    entries: i32,
     /// The batch and the condition of each check and of each stand, in their places. A check that
     /// asks only for a token has none.
     checks: Vec<(i32, Option<usize>)>,
     stands: Vec<(i32, usize)>,
-    firsts: Vec<Option<(usize, &'a Draft)>>,
+    firsts: Vec<Option<(i32, &'a Draft)>>,
     /// Alone, a batch is sure of nothing but what its conditions say: if what lies beside its
     /// record is not what the record tells, it is written all the same.
     alone: bool,
@@ -203,9 +203,8 @@ impl<'a> Group<'a> {
                 // Beside the call, in its transaction: see `apply.rs`.
                 Write::Prune { .. } => {}
                 Write::Audit(entry) => {
-                    self.entry_batch.push(number);
-                    let turn = count(self.entry_batch.len());
-                    let noted = Noted { batch: number, turn, entry };
+                    self.entries += 1;
+                    let noted = Noted { batch: number, turn: self.entries, entry };
                     self.slice(text_column(&entry.tenant), None).entries.push(noted);
                 }
             }
@@ -262,9 +261,9 @@ impl<'a> Group<'a> {
         let key = &draft.record.key;
         let number = self.batches;
         let (alone, body) = (self.alone, codec::encode_body(&draft.record));
-        self.put_batch.push(number);
-        let turn = count(self.put_batch.len());
-        self.firsts[index_of(number)].get_or_insert((self.put_batch.len() - 1, draft));
+        self.puts += 1;
+        let turn = self.puts;
+        self.firsts[index_of(number)].get_or_insert((turn, draft));
         let slice = self.slice_of(key);
         let looks = slice.checks.iter().rev();
         let mut looks = looks.take_while(|check| check.place > count(from));
@@ -301,8 +300,13 @@ impl<'a> Group<'a> {
         u32::try_from(self.tokens.len()).unwrap_or(u32::MAX)
     }
 
-    /// The first put of a batch, and where its stamp lies among all.
-    pub(super) fn first_put(&self, batch: usize) -> Option<(usize, &'a Draft)> {
+    /// The last turn of all: no put and no entry has a higher one.
+    pub(super) fn turns(&self) -> i32 {
+        self.puts.max(self.entries)
+    }
+
+    /// The first put of a batch, and its turn.
+    pub(super) fn first_put(&self, batch: usize) -> Option<(i32, &'a Draft)> {
         self.firsts.get(batch).copied().flatten()
     }
 

@@ -93,9 +93,9 @@ impl OwnTransactions {
         let batches = std::slice::from_ref(batch);
         let call = Call::of(&self.schema, batches, None);
         let text = format!(
-            "SELECT (there).*, now_ms, verdicts, again_rev, again_fence, failed, stamps \
-             FROM \"{}\".apply_own($1, $2, $3, $4, $5, $6, $7, $8, $9) \
-             WHERE pg_catalog.pg_current_xact_id()::text = $10",
+            "SELECT (there).*, now_ms, verdicts, again_rev, again_fence, failed, stamp \
+             FROM \"{}\".apply_own($1, $2, $3, $4, $5, $6, $7, $8) \
+             WHERE pg_catalog.pg_current_xact_id()::text = $9",
             self.schema
         );
         let statement = client.prepare(&text).await.map_err(not_applied)?;

@@ -5,10 +5,12 @@
 -- processes that migrate one schema at once. Names are unqualified: the search path is the schema.
 -- Texts collate "C": byte order is the order of lists, whatever the database's locale is.
 
--- Every put draws from here after its locks were taken, so a later holder of a key always draws
--- higher, and a deleted key that comes back draws higher still. CACHE 1, because a session that
--- keeps numbers in reserve would hand out a low one after another session's high one.
-CREATE SEQUENCE stamps AS bigint CACHE 1;
+-- Every group draws from here after its locks were taken, so a later holder of a key always draws
+-- higher, and a deleted key that comes back draws higher still. One draw stands for as many numbers
+-- as the step is wide: the group's puts and entries have those that follow what it drew, and what it
+-- leaves over is never used. CACHE 1, because a session that keeps numbers in reserve would hand out
+-- a low one after another session's high one.
+CREATE SEQUENCE stamps AS bigint INCREMENT BY 4096 CACHE 1;
 
 -- The store's now, in milliseconds. One function, so that no worker's clock is ever asked.
 CREATE FUNCTION store_now_ms() RETURNS bigint LANGUAGE sql VOLATILE
@@ -86,11 +88,9 @@ CREATE TABLE marks (
 -- Entries lie in the order of their transactions. A transaction that began early may commit late,
 -- so neither the time nor the number tells what is still to come; what lies below the oldest
 -- transaction that still runs (pg_snapshot_xmin) never changes any more, and is read in this order.
-CREATE SEQUENCE entries AS bigint CACHE 1;
-
 CREATE TABLE audit (
     xact xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    id bigint NOT NULL DEFAULT nextval('entries'),
+    id bigint NOT NULL DEFAULT nextval('stamps'),
     at bigint NOT NULL,
     version_before bigint,
     version_after bigint,

@@ -103,7 +103,7 @@ CREATE FUNCTION mark_seal(base bytea, at_position bigint, updated_at bigint, dig
         || coalesce(digest, ''''::bytea)), 1, 8)';
 -- Records as they are written: the meaning of a draft, as the program's core says it. Those of
 -- batches that are not `ok` are left out. Part of the statement that calls it, not a call of its own.
-CREATE FUNCTION resolved(now_ms bigint, ok boolean[], stamps bigint[], rows put_row[])
+CREATE FUNCTION resolved(now_ms bigint, ok boolean[], stamp bigint, rows put_row[])
 RETURNS TABLE (
     r_checked integer, r_name text, r_state smallint, r_fingerprint bytea, r_rev bigint,
     r_fence bigint, r_last_fence bigint, r_token bytea, r_attempt bigint, r_priority smallint,
@@ -120,9 +120,9 @@ RETURNS TABLE (
         )
     FROM (
         SELECT
-            p.checked, p.name, p.state, p.fingerprint, $3[p.turn] AS rev,
-            CASE p.grants WHEN 0 THEN p.fence WHEN 1 THEN $3[p.turn] END AS fence,
-            CASE WHEN p.grants IN (1, 3) THEN $3[p.turn] ELSE p.last_fence END AS last_fence,
+            p.checked, p.name, p.state, p.fingerprint, $3 + p.turn AS rev,
+            CASE p.grants WHEN 0 THEN p.fence WHEN 1 THEN $3 + p.turn END AS fence,
+            CASE WHEN p.grants IN (1, 3) THEN $3 + p.turn ELSE p.last_fence END AS last_fence,
             p.token, p.attempt, p.priority, coalesce(p.created, $1) AS created_at,
             instant($1, p.whiles & 1 <> 0, p.due) AS due_at,
             instant($1, p.whiles & 2 <> 0, p.expires) AS expires_at,
@@ -209,17 +209,18 @@ BEGIN
         FROM unnest(ARRAY['request', 'job', 'event', 'append'])
             WITH ORDINALITY AS one (kind_name, place), LATERAL (SELECT place - 1) AS k (of_kind)
     LOOP
-        -- What the checks of a slice found: where each record is, whether it has an outcome, and
-        -- the checks that did not pass. A row is looked up by a subquery of one row, so that the
+        -- What the checks of a slice found: where each record is, whether it has an outcome,
+        -- whether anybody waits for any key, and the checks that did not pass. A row is looked up by a subquery of one row, so that the
         -- whole key is used whatever the server believes of the table.
         EXECUTE format($function$
             CREATE FUNCTION check_%1$s(
                 whose text, checks check_row[], OUT at tid[], OUT held boolean[],
-                OUT seen seen_row[]
+                OUT wanting boolean, OUT seen seen_row[]
             ) LANGUAGE plpgsql AS $body$
             BEGIN
                 SELECT
                     array_agg(r.at), array_agg(coalesce(r.held, false)),
+                    EXISTS (SELECT FROM wanted),
                     array_agg(ROW(
                         one.place, one.batch, r.rev, r.fence, coalesce(r.token = one.token, false)
                     )::seen_row) FILTER (WHERE r.token = one.token OR CASE one.rule
@@ -228,7 +229,7 @@ BEGIN
                         WHEN 2 THEN (r.rev = one.number) IS NOT TRUE
                         ELSE (r.fence = one.number) IS NOT TRUE
                     END)
-                INTO at, held, seen
+                INTO at, held, wanting, seen
                 FROM unnest(checks) AS one
                 LEFT JOIN LATERAL (
                     SELECT
@@ -246,7 +247,7 @@ BEGIN
         -- believes the table to be empty reads all of the tenant's records instead.
         EXECUTE format($function$
             CREATE FUNCTION move_%1$s(
-                whose text, now_ms bigint, ok boolean[], stamps bigint[], at tid[], there put_row[]
+                whose text, now_ms bigint, ok boolean[], stamp bigint, at tid[], there put_row[]
             ) RETURNS boolean LANGUAGE plpgsql SET enable_indexscan = off AS $body$
             DECLARE
                 written bigint;
@@ -257,7 +258,7 @@ BEGIN
                     priority = r_priority, created_at = r_created_at, updated_at = now_ms,
                     due_at = r_due_at, expires_at = r_expires_at, sweep_at = r_sweep_at,
                     outcome = r_outcome, has_payload = r_has_payload, rest = r_rest
-                FROM resolved(now_ms, ok, stamps, there)
+                FROM resolved(now_ms, ok, stamp, there)
                 -- The place alone would do; the name is there so that nothing else is written.
                 WHERE kept.ctid = at[r_checked] AND kept.name = r_name;
                 GET DIAGNOSTICS written = ROW_COUNT;
@@ -274,7 +275,7 @@ BEGIN
 
         EXECUTE format($function$
             CREATE FUNCTION put_%1$s(
-                whose text, now_ms bigint, ok boolean[], stamps bigint[], at tid[],
+                whose text, now_ms bigint, ok boolean[], stamp bigint, at tid[],
                 fresh put_row[], there put_row[], others put_row[]
             ) RETURNS boolean LANGUAGE plpgsql AS $body$
             DECLARE
@@ -290,10 +291,10 @@ BEGIN
                         whose, %3$s, r_name, r_state, r_fingerprint, r_rev, r_fence, r_last_fence,
                         r_token, r_attempt, r_priority, r_created_at, now_ms, r_due_at,
                         r_expires_at, r_sweep_at, r_outcome, r_has_payload, r_rest
-                    FROM resolved(now_ms, ok, stamps, fresh);
+                    FROM resolved(now_ms, ok, stamp, fresh);
                 END IF;
                 IF there IS NOT NULL THEN
-                    done := move_%1$s(whose, now_ms, ok, stamps, at, there);
+                    done := move_%1$s(whose, now_ms, ok, stamp, at, there);
                 END IF;
                 IF others IS NOT NULL THEN
                     INSERT INTO %2$I (
@@ -305,7 +306,7 @@ BEGIN
                         whose, %3$s, r_name, r_state, r_fingerprint, r_rev, r_fence, r_last_fence,
                         r_token, r_attempt, r_priority, r_created_at, now_ms, r_due_at,
                         r_expires_at, r_sweep_at, r_outcome, r_has_payload, r_rest
-                    FROM resolved(now_ms, ok, stamps, others)
+                    FROM resolved(now_ms, ok, stamp, others)
                     ON CONFLICT (tenant, kind, name) DO UPDATE SET
                         state = EXCLUDED.state, fingerprint = EXCLUDED.fingerprint,
                         rev = EXCLUDED.rev, fence = EXCLUDED.fence,
@@ -414,16 +415,15 @@ $$;
 
 -- Applies a group. The first row is the answer: now, what became of each batch (0 applied, 1 left
 -- because a lock was held, 2 applied before, 3 refused), rev and fence of those applied before, the
--- checks that failed (records from 1, marks from -1 down), and the stamps of the puts. The other
--- rows show what is there where a check failed; `place` names the check. `put_batch` and
--- `entry_batch` name the batch of each put and each entry, in their turns.
+-- checks that failed (records from 1, marks from -1 down), and what was drawn: the stamp of a put is
+-- that and its turn. The other rows show what is there where a check failed; `place` names the check.
+-- `turns` is the last turn of all.
 CREATE FUNCTION apply_group(
     batches integer, locks bigint[], lock_batch integer[], token_batch integer[], tokens bytea[],
-    purge_ms bigint, put_batch integer[], entry_batch integer[], slices slice_row[],
+    purge_ms bigint, turns integer, slices slice_row[],
     OUT now_ms bigint, OUT verdicts smallint[], OUT again_rev bigint[], OUT again_fence bigint[],
-    OUT failed bigint[], OUT stamps bigint[], OUT there looked
-) RETURNS SETOF record LANGUAGE plpgsql
-SET search_path FROM CURRENT AS $$
+    OUT failed bigint[], OUT stamp bigint, OUT there looked
+) RETURNS SETOF record LANGUAGE plpgsql AS $$
 DECLARE
     ok boolean[] := array_fill(true, ARRAY[batches]);
     s slice_row;
@@ -435,7 +435,7 @@ DECLARE
     held boolean[];
     stand stand_row;
     failed_stands stand_row[];
-    ids bigint[];
+    wanting boolean;
     notified text;
     -- Assigned, not performed: an expression costs a tenth of a query.
     tenant text;
@@ -483,6 +483,7 @@ BEGIN
             END CASE;
             at := at || result.at;
             held := held || result.held;
+            wanting := result.wanting;
             IF result.seen IS NOT NULL THEN
                 FOREACH seen IN ARRAY result.seen LOOP
                     CONTINUE WHEN verdicts[seen.batch] NOT IN (0, 3);
@@ -521,32 +522,27 @@ BEGIN
         END IF;
     END LOOP;
 
-    -- Drawn after the locks: nobody else can have drawn for the same key since. A number that is
-    -- lost in a rollback or a crash leaves a gap and no harm. What was refused draws none.
-    IF cardinality(put_batch) > 0 THEN
-        stamps := ARRAY(
-            SELECT CASE WHEN ok[batch] THEN nextval('stamps') END FROM unnest(put_batch) AS batch
-        );
-    END IF;
-    IF cardinality(entry_batch) > 0 THEN
-        ids := ARRAY(
-            SELECT CASE WHEN ok[batch] THEN nextval('entries') END FROM unnest(entry_batch) AS batch
-        );
+    IF turns >= 4096 THEN
+        RAISE EXCEPTION 'a group has more writes than one draw has numbers: %', turns
+            USING ERRCODE = 'program_limit_exceeded';
     END IF;
     -- A group that writes nothing takes no lock of a table either.
     IF true = ANY (ok) THEN
+        -- Drawn after the locks: nobody else can have drawn for the same key since. Numbers that are
+        -- not used, or are lost in a rollback or a crash, leave a gap and no harm.
+        stamp := nextval('stamps');
         FOREACH s IN ARRAY slices LOOP
             tenant := set_config('onceward.tenant', s.tenant, true);
             IF s.fresh IS NOT NULL OR s.there IS NOT NULL OR s.others IS NOT NULL THEN
                 CASE s.kind
                     WHEN 0 THEN done := put_request(
-                        s.tenant, now_ms, ok, stamps, at, s.fresh, s.there, s.others);
+                        s.tenant, now_ms, ok, stamp, at, s.fresh, s.there, s.others);
                     WHEN 1 THEN done := put_job(
-                        s.tenant, now_ms, ok, stamps, at, s.fresh, s.there, s.others);
+                        s.tenant, now_ms, ok, stamp, at, s.fresh, s.there, s.others);
                     WHEN 2 THEN done := put_event(
-                        s.tenant, now_ms, ok, stamps, at, s.fresh, s.there, s.others);
+                        s.tenant, now_ms, ok, stamp, at, s.fresh, s.there, s.others);
                     ELSE done := put_append(
-                        s.tenant, now_ms, ok, stamps, at, s.fresh, s.there, s.others);
+                        s.tenant, now_ms, ok, stamp, at, s.fresh, s.there, s.others);
                 END CASE;
             END IF;
             IF s.outcomes IS NOT NULL OR s.payloads IS NOT NULL OR s.gone IS NOT NULL THEN
@@ -562,7 +558,7 @@ BEGIN
                     version_after, fence, actor, request_id, correlation_id, detail
                 )
                 SELECT
-                    ids[one.turn], s.tenant, now_ms, one.action, one.subject, one.key_hash,
+                    stamp + one.turn, s.tenant, now_ms, one.action, one.subject, one.key_hash,
                     one.payload_hash, one.version_before, one.version_after, one.fence, one.actor,
                     one.request_id, one.correlation_id, one.detail
                 FROM unnest(s.entries) AS one
@@ -585,8 +581,11 @@ BEGIN
     END IF;
 
     -- One bell for all that someone in another process waits for. It rings with the commit. Who marks
-    -- a key after this look finds its lock held, and looks again.
-    IF EXISTS (SELECT FROM wanted) THEN
+    -- a key after the look, which came after the locks, finds its lock held, and looks again.
+    IF wanting IS NULL THEN
+        wanting := EXISTS (SELECT FROM wanted);
+    END IF;
+    IF wanting THEN
         DELETE FROM wanted AS w WHERE w.lock = ANY (ARRAY(
             SELECT one.lock FROM unnest(locks, lock_batch) AS one (lock, batch) WHERE ok[one.batch]
         ));
@@ -609,7 +608,7 @@ BEGIN
             RETURN QUERY
                 SELECT
                     NULL::bigint, NULL::smallint[], NULL::bigint[], NULL::bigint[], NULL::bigint[],
-                    NULL::bigint[], shown
+                    NULL::bigint, shown
                 FROM look_failed(s, failed) AS shown;
         END LOOP;
     END IF;

@@ -447,12 +447,12 @@ $$;
 -- it does is said at apply_group. For members of onceward_engine.
 CREATE FUNCTION apply_own(
     batches integer, locks bigint[], lock_batch integer[], token_batch integer[], tokens bytea[],
-    purge_ms bigint, put_batch integer[], entry_batch integer[], slices slice_row[],
+    purge_ms bigint, turns integer, slices slice_row[],
     OUT now_ms bigint, OUT verdicts smallint[], OUT again_rev bigint[], OUT again_fence bigint[],
-    OUT failed bigint[], OUT stamps bigint[], OUT there looked
+    OUT failed bigint[], OUT stamp bigint, OUT there looked
 ) RETURNS SETOF record LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET row_security = on
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off AS $$
-    SELECT * FROM apply_group($1, $2, $3, $4, $5, $6, $7, $8, $9)
+    SELECT * FROM apply_group($1, $2, $3, $4, $5, $6, $7, $8)
 $$;
