@@ -333,9 +333,11 @@ impl Engine {
     /// Takes jobs whose turn has come since the queue was looked through, a moment ago. Answers
     /// whether there is nothing else to take until that moment is over.
     async fn take_next_in_line(&self, take: &Take, pick: Pick<'_>, unheard: &Unheard<'_>) -> bool {
-        let Some((looked, next)) = self.next_in_line(&unheard.place, &take.queue).await else {
+        let Some((looked, (now, next))) = self.next_in_line(&unheard.place, &take.queue).await
+        else {
             return false;
         };
+        let next = (now, next, AtHand::new());
         // Without an answer, the queue is looked through as ever.
         self.take_these(next, (take, take.max), pick, unheard).await.is_ok()
             && (unheard.count() > 0 || looked.through && unheard.is_all(take.max))

@@ -101,6 +101,7 @@ impl Engine {
                     let why = "the store recognised a batch that was never made";
                     return Err(EngineError::from(StoreError::Unknown(why.into())).into());
                 };
+                self.0.rounds.note(&batch);
                 self.0.waiters.wake(&batch);
                 let stamp = applied.first.map_or(0, |(rev, _)| rev.0);
                 let record = Box::new(draft.resolve(batch.token, applied.now, stamp));

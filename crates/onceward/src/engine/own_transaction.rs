@@ -266,6 +266,7 @@ impl Open<'_> {
                 }
             }
         }
+        self.engine.0.rounds.note(&made.batch);
         self.engine.0.waiters.wake(&made.batch);
         let stamp = applied.first.map_or(0, |(rev, _)| rev.0);
         let record = Box::new(made.draft.resolve(made.batch.token, applied.now, stamp));
