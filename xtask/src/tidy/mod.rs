@@ -17,10 +17,10 @@ use self::code::Source;
 use crate::shell;
 
 /// Folders that hold no sources of ours.
-const FOLDERS_SKIPPED: &[&str] = &[".git", ".cache", ".services", "target"];
+const FOLDERS_SKIPPED: &[&str] = &[".git", ".cache", ".services", "node_modules", "target"];
 
 /// Files that a program writes.
-const FILES_SKIPPED: &[&str] = &["Cargo.lock"];
+const FILES_SKIPPED: &[&str] = &["Cargo.lock", "package-lock.json"];
 
 /// Something that is not as it should be.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
