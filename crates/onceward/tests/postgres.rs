@@ -481,7 +481,7 @@ async fn of_64_concurrent_conflicting_batches_one_is_applied() {
         assert_eq!(won, 1);
     }
     assert_eq!(place.count("SELECT count(*) FROM records").await, 10);
-    assert_eq!(place.open_transactions().await, 0);
+    place.until_no_transaction_is_open().await;
     place.remove().await;
 }
 
@@ -570,13 +570,7 @@ async fn i26_a_batch_that_the_server_rejects_does_not_fail_its_group() {
     applied(&answers[2]);
     let error = try_commit(&store, &poison).await.unwrap_err();
     assert!(matches!(&error, StoreError::NotApplied(text) if text.contains("poison")), "{error}");
-    // The refusal is heard a moment before the server has ended its transaction.
-    let ended = async {
-        while place.open_transactions().await != 0 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(5), ended).await.unwrap();
+    place.until_no_transaction_is_open().await;
     place.remove().await;
 }
 
@@ -744,7 +738,7 @@ async fn a_caller_that_goes_away_leaves_no_transaction_open() {
     other.batch_execute("COMMIT").await.unwrap();
     // Closing waits for what is under way, so the commit has come to its end.
     store.close().await.unwrap();
-    assert_eq!(place.open_transactions().await, 0);
+    place.until_no_transaction_is_open().await;
     let store = place.store().await;
     assert!(applied(&commit(&store, &claim).await).again);
     place.remove().await;

@@ -12,8 +12,9 @@ mod show;
 pub(crate) use fold::Question;
 pub(crate) use show::print;
 
-use onceward::engine::{Engine, EngineError};
+use onceward::engine::{Engine, EngineError, STORE_SPACE_PREFIX, STORE_TENANT};
 use onceward::store::{AuditFilter, Items, List};
+use onceward_core::key::Key;
 use onceward_core::note::CONFLICT;
 use onceward_core::stamp::At;
 use onceward_core::text::escape;
@@ -88,7 +89,8 @@ async fn records(
     loop {
         let page = engine.list(what.clone(), after, PAGE).await?;
         if let Items::Records(records) = &page.items {
-            records.iter().for_each(|record| add(record, page.now));
+            let asked = records.iter().filter(|record| !is_own(&record.key));
+            asked.for_each(|record| add(record, page.now));
             seen += records.len() as u64;
         }
         progress(seen);
@@ -97,6 +99,11 @@ async fn records(
             return Ok(());
         }
     }
+}
+
+/// Whether a record is the store's own: a lease of one who seals, relays or consumes.
+fn is_own(key: &Key) -> bool {
+    key.tenant() == STORE_TENANT && key.scope().starts_with(STORE_SPACE_PREFIX)
 }
 
 async fn entries(

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use onceward::core::batch::{Answer, Applied, Batch, Condition, Refused, Write};
 use onceward::core::fingerprint::fingerprint_bytes;
@@ -172,14 +173,20 @@ impl Place {
         rows.len()
     }
 
-    /// Sessions of the store that have a transaction open.
-    pub(crate) async fn open_transactions(&self) -> i64 {
-        self.count(&format!(
+    /// Returns once no session of the store has a transaction open: an answer is heard a moment
+    /// before the server has ended its transaction.
+    pub(crate) async fn until_no_transaction_is_open(&self) {
+        let open = format!(
             "SELECT count(*) FROM pg_stat_activity \
              WHERE application_name = '{}' AND xact_start IS NOT NULL",
             self.schema
-        ))
-        .await
+        );
+        let ended = async {
+            while self.count(&open).await != 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), ended).await.expect("one stays open");
     }
 
     /// Removes the schema. A test that fails leaves it, to be looked at.

@@ -108,7 +108,8 @@ SELECT
 FROM records AS r
 LEFT JOIN outcomes AS o ON o.tenant = r.tenant AND o.kind = r.kind AND o.name = r.name
 LEFT JOIN payloads AS p ON p.tenant = r.tenant AND p.kind = r.kind AND p.name = r.name
-WHERE r.kind = 0;
+-- Not the store's own: leases of those who seal, relay and consume.
+WHERE r.kind = 0 AND NOT (r.tenant = 'onceward' AND starts_with(r.name, 'onceward.'));
 
 CREATE VIEW idempotency_records AS
 SELECT
@@ -124,7 +125,8 @@ SELECT
     time_of(r.expires_at) AS expires_at
 FROM records AS r
 LEFT JOIN outcomes AS o ON o.tenant = r.tenant AND o.kind = r.kind AND o.name = r.name
-WHERE r.kind = 0;
+-- Not the store's own: leases of those who seal, relay and consume.
+WHERE r.kind = 0 AND NOT (r.tenant = 'onceward' AND starts_with(r.name, 'onceward.'));
 
 CREATE VIEW processed_events AS
 SELECT
