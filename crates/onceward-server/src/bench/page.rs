@@ -95,7 +95,7 @@ fn machine(environment: &Value) -> String {
     let parts = [
         shown("cores", "cores"),
         shown("memory_mb", "MB of memory"),
-        shown("kernel", "Linux"),
+        environment["kernel"].as_str().map(|kernel| format!("Linux {}", series(kernel))),
         shown("file_system", "on"),
         shown("sqlite", "SQLite"),
         shown("postgres", "")
@@ -110,6 +110,11 @@ fn machine(environment: &Value) -> String {
         line.push_str(" · **not an optimised build**");
     }
     line
+}
+
+/// The first two numbers of a kernel's release; the rest is its builder's.
+fn series(release: &str) -> String {
+    release.split(['.', '-']).take(2).collect::<Vec<_>>().join(".")
 }
 
 /// A rate with its thousands apart.
@@ -140,6 +145,7 @@ mod tests {
             "ratios": { "pairs_vs_sqlite_limit": 0.351, "at_1m_vs_1k": 0.6, "other": 2.0 },
             "env": {
                 "bench": "store", "store": "sqlite:somewhere/x.db", "cores": 2, "optimised": true,
+                "kernel": "6.18.44-built-by-someone",
                 "cpu_us_per_operation": { "pairs": 61.25 },
             },
         });
@@ -147,6 +153,7 @@ mod tests {
         section(&mut page, &report);
         for line in [
             "## `bench store` on sqlite",
+            "2 cores · Linux 6.18",
             "| `pairs_vs_sqlite_limit` | 0.35 | ≥ 0.35 ✓ |",
             "| `at_1m_vs_1k` | 0.60 | ≥ 0.7 ✗ |",
             "| `other` | 2.00 |  |",
