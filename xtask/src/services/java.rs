@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::apt;
 use super::memory::Remembered;
-use super::{apt, process};
 use crate::shell;
 
 /// Where distributions keep their JDKs, one folder each.
@@ -159,18 +159,6 @@ pub(super) fn answered(
         }
         std::thread::sleep(Duration::from_millis(300));
     }
-}
-
-/// Whether the process still runs, and in the folder that was made for it.
-pub(super) fn is_running(known: &Remembered) -> Result<bool> {
-    Ok(process::is_alive(known.pid)?
-        && process::working_folder(known.pid).is_none_or(|folder| folder == known.dir))
-}
-
-/// Ends the process and returns once it is gone.
-pub(super) fn stop(known: &Remembered) -> Result<()> {
-    process::terminate(known.pid)?;
-    process::wait_until_gone(known.pid)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use super::java::{self, Archive};
 use super::memory::Remembered;
-use super::{Service, process};
+use super::{Service, daemon, process};
 use crate::shell;
 
 pub(super) const SERVICE: Service = Service {
@@ -21,8 +21,8 @@ pub(super) const SERVICE: Service = Service {
     by_default: false,
     start,
     probe,
-    is_running: java::is_running,
-    stop: java::stop,
+    is_running: daemon::is_running,
+    stop: daemon::stop,
 };
 
 const ARCHIVE: Archive = Archive {
