@@ -113,6 +113,21 @@ impl Entry {
     }
 }
 
+/// What the subject of an entry about a user begins with.
+const OF_USER: &str = "user/";
+
+/// The subject of entries about a user, so that a store can keep them by user.
+#[must_use]
+pub fn about_user(user_id: &str) -> String {
+    format!("{OF_USER}{user_id}")
+}
+
+/// The user that a subject is about, if it is about one.
+#[must_use]
+pub fn user_of(subject: &str) -> Option<&str> {
+    subject.strip_prefix(OF_USER)
+}
+
 /// An entry as the store gives it back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Audited {

@@ -2,6 +2,8 @@
 //! answers on the wire, tables that are not ours, what is left to its time to live.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on fails")]
 
+#[path = "dynamodb/users.rs"]
+mod users;
 #[path = "dynamodb/wire.rs"]
 mod wire;
 
@@ -12,7 +14,7 @@ use std::time::Duration;
 
 use onceward::core::batch::{Answer, Applied, Batch, Condition, Write};
 use onceward::core::key::{Key, Kind, Subject};
-use onceward::core::record::{Body, Draft, FenceWrite, State, Time};
+use onceward::core::record::{Body, Draft, FenceWrite};
 use onceward::core::stamp::Token;
 use onceward::store::dynamodb::{DynamoDbOptions, DynamoDbStore};
 use onceward::store::{Fact, Items, List, Read, Store, StoreError};
@@ -64,7 +66,12 @@ impl Place {
     /// Every item of the table, as the server has it.
     async fn items(&self) -> Vec<Value> {
         let body = json!({ "TableName": self.options.table, "ConsistentRead": true });
-        let answer = request("Scan", body.to_string()).await.unwrap();
+        self.ask("Scan", body).await
+    }
+
+    /// The items that a request finds, all on one page.
+    async fn ask(&self, target: &str, body: Value) -> Vec<Value> {
+        let answer = request(target, body.to_string()).await.unwrap();
         let body = answer.split_once("\r\n\r\n").unwrap().1;
         let answer: Value = serde_json::from_str(body).unwrap();
         assert!(answer["LastEvaluatedKey"].is_null(), "more than a page");
@@ -102,59 +109,6 @@ async fn found(store: &dyn Store, key: &Key) -> Option<onceward::store::Found> {
         Some(Fact::Record(found)) => found,
         other => panic!("{other:?}"),
     }
-}
-
-#[tokio::test]
-async fn d05_items_lie_under_their_organisation_in_the_seeds_shapes() {
-    let place = Place::new().await;
-    let subject = Subject::new("acme", "user", "7").unwrap();
-    let writes = vec![put(draft(&key("k"))), mark_at(&subject, 1), audit("done")];
-    place.apply(batch(1, vec![], writes)).await;
-    place.apply(batch(2, vec![], vec![mark_at(&subject, 2)])).await;
-    let mut shapes: Vec<String> = Vec::new();
-    for item in place.items().await {
-        let (pk, sk) = (item["PK"]["S"].as_str().unwrap(), item["SK"]["S"].as_str().unwrap());
-        let digits = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "0");
-        let pk = pk.split_once("#TOKEN#").map_or(digits(pk), |(org, _)| format!("{org}#TOKEN#…"));
-        shapes.push(format!("{pk} {}", digits(sk)));
-    }
-    shapes.sort();
-    shapes.dedup();
-    let must_be = [
-        "ONCEWARD SCHEMA",
-        "ORG#acme#AUDIT#0 AUDIT#00000000000000000000",
-        "ORG#acme#MARK MARK#user:0",
-        "ORG#acme#REQUEST IDEMP#pay:k",
-        "ORG#acme#STAMP#0 STAMP",
-        "ORG#acme#TOKEN#… TOKEN",
-        "TENANTS ORG#acme",
-    ];
-    assert_eq!(shapes, must_be);
-    place.remove().await;
-}
-
-#[tokio::test]
-async fn d05_the_time_to_live_lies_well_past_our_own_and_only_on_what_is_finished() {
-    const DAY: u64 = 86_400_000;
-    let place = Place::new().await;
-    for (n, state) in State::ALL.into_iter().enumerate() {
-        let mut draft = draft(&key(state.as_str()));
-        draft.record.state = state;
-        draft.record.terms.remember_ms = 2 * DAY;
-        (draft.expires, draft.sweep) = (Time::In(7 * DAY), Time::In(7 * DAY));
-        place.apply(batch(n as u128 + 1, vec![], vec![put(draft)])).await;
-    }
-    for item in place.items_of("#REQUEST").await {
-        let (state, ttl) = (item["state"]["S"].as_str().unwrap(), &item["ttl"]["N"]);
-        let number = |value: &Value| value.as_str().unwrap().parse::<u64>().unwrap();
-        if !matches!(state, "done" | "expired") {
-            assert!(ttl.is_null(), "a {state} record is never collected: {item}");
-            continue;
-        }
-        let sweep_at = number(&item["sweep_at"]["N"]);
-        assert!(number(ttl) * 1_000 >= sweep_at + 2 * DAY + 7 * DAY, "{item}");
-    }
-    place.remove().await;
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@
 //! here too.
 
 use jiff::Timestamp;
-use onceward::core::audit::{Audited, Entry, Trace};
+use onceward::core::audit::{Audited, Entry, Trace, about_user, user_of};
 use onceward::core::text::escape;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -76,7 +76,7 @@ impl Attempt<'_> {
     /// Its entry.
     pub(super) fn entry(&self, tenant: &str, trace: &Trace) -> Entry {
         let mut entry = Entry::new(&escape(tenant), &format!("{PREFIX}{}", self.action.as_str()));
-        entry.subject = Some(subject(self.user_id).into());
+        entry.subject = Some(about_user(self.user_id).into());
         let key = self.id.and_then(|id| key_of(tenant, self.user_id, id).ok());
         entry.key_hash = key.map(|key| key.hash_hex().into());
         entry.payload_hash = self.payload_hash.as_deref().map(Into::into);
@@ -89,11 +89,6 @@ impl Attempt<'_> {
         entry.detail = serde_json::to_string(&detail).ok().map(Into::into);
         entry
     }
-}
-
-/// What entries about a user have as their subject.
-pub(super) fn subject(user_id: &str) -> String {
-    format!("user/{user_id}")
 }
 
 /// The members of an entry as it is shown, and the columns of an export.
@@ -115,7 +110,7 @@ pub(super) const COLUMNS: [&str; 11] = [
 pub(super) fn shown(audited: &Audited) -> Option<Value> {
     let entry = &audited.entry;
     let action = entry.action.strip_prefix(PREFIX)?;
-    let user_id = entry.subject.as_deref()?.strip_prefix("user/")?;
+    let user_id = user_of(entry.subject.as_deref()?)?;
     let at = i64::try_from(audited.at.0).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     let detail = entry.detail.as_deref().unwrap_or("{}");
     let detail: Detail<'_> = serde_json::from_str(detail).ok()?;

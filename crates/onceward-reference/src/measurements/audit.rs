@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::StatusCode;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use onceward::core::audit::about_user;
 use onceward::core::stamp::At;
 use onceward::core::text::escape;
 use onceward::engine::{Engine, EngineError};
@@ -16,7 +17,7 @@ use onceward::store::{AuditFilter, Cursor, Items, List};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::attempt::{COLUMNS, shown, subject};
+use super::attempt::{COLUMNS, shown};
 use super::measurement::key_of;
 use super::reads::{Reader, User, Wanted};
 use super::{Measurements, answer, instant};
@@ -70,7 +71,7 @@ impl Asked {
         };
         Ok(AuditFilter {
             tenant: Some(escape(tenant).into_owned()),
-            subject: Some(subject(user_id)),
+            subject: Some(about_user(user_id)),
             key_hash,
             action: None,
             from: moment("from", &self.from)?,

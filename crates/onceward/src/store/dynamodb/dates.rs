@@ -105,6 +105,11 @@ impl Dates {
     pub(super) fn least_at(at: At) -> u64 {
         at.0.saturating_mul(1 << NUMBER_BITS)
     }
+
+    /// The instant that a number is of.
+    pub(super) fn instant_of(number: u64) -> At {
+        At(number >> NUMBER_BITS)
+    }
 }
 
 fn effective(offset: Offset) -> i64 {

@@ -1,4 +1,5 @@
-//! Audit entries, listed: a tenant's from its partitions, all tenants' from an index.
+//! Audit entries, listed: a tenant's from its partitions, all tenants' from an index, and so those
+//! about a user of a tenant, but for the young ones: of these the index may not know yet.
 //!
 //! Numbers rise with the store's date, so an instant bounds the numbers to look at. Rule for what
 //! is settled: DynamoDB takes no request that was signed long ago, so below a number that was drawn
@@ -26,16 +27,53 @@ use super::table::{Query, Range, Table};
 /// How far a number may run ahead of its entry's instant: counters that were moved by a process
 /// with a better date, or by very many writes at once.
 const AHEAD_MS: u64 = 86_400_000;
+/// How long entries about a user are read from the tenant's partitions: a quarter of an hour until
+/// what drew its number then must have been written, and as long again for the index to hear of it.
+const YOUNG_MS: u64 = 30 * 60 * 1_000;
 
-/// Which numbers of which tenants are looked at.
+/// Whose entries are looked at.
+#[derive(Debug, Clone)]
+enum Whose {
+    All,
+    Tenant(String),
+    /// Those about a user, by its partition in the index.
+    User(String),
+}
+
+/// Which numbers of which entries are looked at.
 #[derive(Debug, Clone)]
 struct Span {
-    tenant: Option<String>,
+    whose: Whose,
     /// The place of the last entry of the page before.
     after: Option<String>,
     least: u64,
     /// Below this.
     end: u64,
+}
+
+impl Whose {
+    fn of(tenant: Option<&str>) -> Self {
+        tenant.map_or(Self::All, |tenant| Self::Tenant(tenant.into()))
+    }
+
+    /// Partitions that they lie in.
+    const fn shards(&self) -> u64 {
+        match self {
+            Self::All | Self::Tenant(_) => STAMP_SHARDS,
+            Self::User(_) => 1,
+        }
+    }
+
+    /// A look at numbers of one of the partitions, both ends included.
+    fn query(&self, shard: u64, (low, high): (u64, u64)) -> Query {
+        let (index, partition, place): (_, _, fn(u64) -> String) = match self {
+            Self::All => (Some("audit"), names::audit_partition(shard), |id| format!("{id:020}")),
+            Self::Tenant(tenant) => (None, names::audit(tenant, shard), names::entry_sk),
+            Self::User(user) => (Some("user"), user.clone(), names::user_entry),
+        };
+        let range = Range::Between(place(low), place(high));
+        Query { index, partition, range, ..Query::default() }
+    }
 }
 
 /// Entries that a filter asks for.
@@ -47,9 +85,24 @@ pub(super) async fn audit(
 ) -> Result<Listed, Failure> {
     let after = after.map(read_cursor).transpose()?;
     let end = filter.to.map_or(u64::MAX, |to| least_at(to.plus(AHEAD_MS)));
-    let least = filter.from.map_or(0, least_at);
-    let span = Span { tenant: filter.tenant.clone(), after, least, end };
-    let (mut found, more) = walk(table, span, filter, limit.saturating_add(1)).await?;
+    let tenant = filter.tenant.as_deref();
+    let user = tenant.and_then(|tenant| names::user_partition(tenant, filter.subject.as_deref()?));
+    let most = limit.saturating_add(1);
+    let (mut found, mut more) = (Vec::new(), false);
+    let mut least = filter.from.map_or(0, least_at);
+    if let Some(user) = user {
+        let young = least_at(At(table.dates.now().0.saturating_sub(YOUNG_MS)));
+        let span =
+            Span { whose: Whose::User(user), after: after.clone(), least, end: end.min(young) };
+        (found, more) = walk(table, span, filter, most).await?;
+        least = least.max(young);
+    }
+    if !more && found.len() < most {
+        let span = Span { whose: Whose::of(tenant), after, least, end };
+        let (rest, left) = walk(table, span, filter, most - found.len()).await?;
+        found.extend(rest);
+        more = left;
+    }
     let more = more || found.len() > limit;
     found.truncate(limit);
     let next = found.last().filter(|_| more).map(|(place, _)| Cursor(place.clone()));
@@ -70,7 +123,7 @@ pub(super) async fn settled(
         0 => u64::MAX,
         ms => least_at(At(table.dates.now().0.saturating_sub(ms))),
     };
-    let span = Span { tenant: tenant.map(Into::into), after, least: 0, end };
+    let span = Span { whose: Whose::of(tenant), after, least: 0, end };
     let (found, _) = walk(table, span, &AuditFilter::default(), limit).await?;
     let next = found.last().map(|(place, _)| Cursor(place.clone()));
     let settle =
@@ -99,7 +152,8 @@ async fn walk(
     let mut pruned: HashMap<String, Option<Pruned>> = HashMap::new();
     loop {
         let left = most - found.len();
-        let shards = (0..STAMP_SHARDS).map(|shard| one_shard(table, &span, shard, filter, left));
+        let shards = 0..span.whose.shards();
+        let shards = shards.map(|shard| one_shard(table, &span, shard, filter, left));
         let shards = try_join_all(shards).await?;
         let more = shards.iter().any(|(_, more)| *more);
         let mut items: Vec<_> = shards.into_iter().flat_map(|(items, _)| items).collect();
@@ -149,26 +203,10 @@ async fn one_shard(
 ) -> Result<(Vec<(String, Item)>, bool), Failure> {
     let last = span.after.as_deref().and_then(|after| after.get(..20)?.parse::<u64>().ok());
     let low = last.unwrap_or(0).max(span.least);
-    let (low, high) = (format!("{low:020}"), format!("{:020}", span.end));
-    if low > high || most == 0 {
+    if low > span.end || most == 0 {
         return Ok((Vec::new(), false));
     }
-    let mut query = match &span.tenant {
-        Some(tenant) => Query {
-            partition: names::audit(tenant, shard),
-            range: Range::Between(
-                format!("{}{low}", names::AUDIT),
-                format!("{}{high}", names::AUDIT),
-            ),
-            ..Query::default()
-        },
-        None => Query {
-            index: Some("audit"),
-            partition: names::audit_partition(shard),
-            range: Range::Between(low, high),
-            ..Query::default()
-        },
-    };
+    let mut query = span.whose.query(shard, (low, span.end));
     let filtered = add_filter(&mut query, filter);
     query.limit = if filtered { LOOK_MAX } else { most.saturating_add(1).min(LOOK_MAX) };
     let mut found = Vec::new();

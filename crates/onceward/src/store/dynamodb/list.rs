@@ -7,21 +7,20 @@
 //! was asked for; that one tells whether there is a next page.
 
 use futures_util::future::try_join_all;
-use onceward_core::key::{Key, Kind, Subject};
-use onceward_core::record::{Record, State};
+use onceward_core::key::{Key, Subject};
+use onceward_core::record::Record;
 use onceward_core::stamp::At;
 
 use super::super::{Cursor, Items, List, StoreError};
 use super::failure::Failure;
 use super::names::{self, INDEX_SHARDS};
-use super::ops::{Item, text};
+use super::ops::Item;
+use super::records::{self, Wanted};
 use super::table::{Query, Range, Table};
 use super::{entries, reader, rows};
 
 /// Most items that one request looks at.
 pub(super) const LOOK_MAX: usize = 1_000;
-/// Tenants that are looked at together when records of all of them are listed.
-const TENANTS_PAGE: usize = 100;
 
 /// A page and where the next one starts.
 pub(super) type Listed = (Items, Option<Cursor>);
@@ -42,8 +41,10 @@ pub(super) async fn list(
             let after = after.map(Key::parse).transpose().map_err(bad)?;
             let wanted = Wanted { scope: scope.as_deref(), state: *state };
             let found = match tenant {
-                Some(tenant) => of_tenant(table, tenant, after.as_ref(), wanted, most).await?,
-                None => of_all(table, after.as_ref(), wanted, most).await?,
+                Some(tenant) => {
+                    records::of_tenant(table, tenant, after.as_ref(), wanted, most).await?
+                }
+                None => records::of_all(table, after.as_ref(), wanted, most).await?,
             };
             page(found, limit, |record| record.key.to_string())
         }
@@ -77,88 +78,9 @@ fn page(mut found: Vec<Record>, limit: usize, cursor: impl Fn(&Record) -> String
     (Items::Records(found), next)
 }
 
-/// Which records are wanted.
-#[derive(Debug, Clone, Copy)]
-struct Wanted<'a> {
-    scope: Option<&'a str>,
-    state: Option<State>,
-}
-
-/// Walks the kinds one after the other: within each, names are in order.
-async fn of_tenant(
-    table: &Table,
-    tenant: &str,
-    after: Option<&Key>,
-    wanted: Wanted<'_>,
-    most: usize,
-) -> Result<Vec<Record>, Failure> {
-    let mut records = Vec::new();
-    if after.is_some_and(|after| after.tenant_column() > tenant) {
-        return Ok(records);
-    }
-    let after = after.filter(|after| after.tenant_column() == tenant);
-    let starts = wanted.scope.map_or_else(String::new, |scope| format!("{scope}:"));
-    for kind in Kind::ALL {
-        if records.len() >= most || after.is_some_and(|after| kind < after.kind()) {
-            continue;
-        }
-        let mut query = Query {
-            partition: names::records(tenant, kind),
-            filter: Some("attribute_not_exists(#gone)".into()),
-            names: [("#gone".to_string(), "gone".to_string())].into(),
-            wanted: rows::RECORD,
-            ..Query::default()
-        };
-        if let Some(state) = wanted.state {
-            query.filter = Some("attribute_not_exists(#gone) AND #state = :state".into());
-            query.names.insert("#state".into(), "state".into());
-            query.values.insert(":state".into(), text(state.as_str()));
-        }
-        let from = after.filter(|after| after.kind() == kind);
-        let from = from.map_or(Begin::Start, |after| Begin::After(after.name_column()));
-        let left = most - records.len();
-        let found = named(table, query, names::RECORD, (&starts, from), left).await?;
-        for (_, item) in &found {
-            records.extend(rows::read_listed(item)?);
-        }
-    }
-    Ok(records)
-}
-
-async fn of_all(
-    table: &Table,
-    after: Option<&Key>,
-    wanted: Wanted<'_>,
-    most: usize,
-) -> Result<Vec<Record>, Failure> {
-    let mut records = Vec::new();
-    let mut last: Option<String> = None;
-    loop {
-        let (partition, prefix) = names::TENANTS;
-        let query = Query { partition: partition.into(), ..Query::default() };
-        let from = match (&last, after) {
-            (Some(last), _) => Begin::After(last),
-            (None, Some(after)) => Begin::At(after.tenant_column()),
-            (None, None) => Begin::Start,
-        };
-        let tenants = named(table, query, prefix, ("", from), TENANTS_PAGE).await?;
-        for (tenant, _) in &tenants {
-            let left = most - records.len();
-            records.extend(of_tenant(table, tenant, after, wanted, left).await?);
-            if records.len() >= most {
-                return Ok(records);
-            }
-        }
-        if tenants.len() < TENANTS_PAGE {
-            return Ok(records);
-        }
-        last = tenants.into_iter().next_back().map(|(tenant, _)| tenant);
-    }
-}
-
 /// Where a walk along names begins.
 #[derive(Debug, Clone, Copy)]
-enum Begin<'a> {
+pub(super) enum Begin<'a> {
     Start,
     At(&'a str),
     After(&'a str),
@@ -185,7 +107,7 @@ impl<'a> Begin<'a> {
 
 /// Items of a partition in the order of their names, those that start with a text. Names that were
 /// cut are read until all that were cut alike are there, and sorted by what they are in full.
-async fn named(
+pub(super) async fn named(
     table: &Table,
     mut query: Query,
     prefix: &str,

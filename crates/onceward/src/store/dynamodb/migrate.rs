@@ -19,14 +19,15 @@ use super::rows;
 use super::table::Table;
 
 /// The version of the table that this program makes and needs.
-pub(super) const VERSION: usize = 1;
+pub(super) const VERSION: usize = 2;
 /// How long DynamoDB may take to make a table and its indexes.
 const MADE_WITHIN: Duration = Duration::from_secs(600);
 /// How often it is asked meanwhile.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
 /// The indexes: due jobs and sweepable records without their bodies, audit entries as a whole.
-const INDEXES: [(&str, bool); 3] = [("due", false), ("sweep", false), ("audit", true)];
+const INDEXES: [(&str, bool); 4] =
+    [("due", false), ("sweep", false), ("audit", true), ("user", true)];
 
 /// The version of the table; none when it was never made by us.
 pub(super) async fn version(table: &Table) -> Result<Option<usize>, Failure> {

@@ -6,6 +6,7 @@
 //! conditions say at the instant it is applied; whatever was read or drawn for it before is among
 //! them. Where everything lies: `names.rs`. How it is run: `docs/dynamodb.md`.
 
+mod announce;
 mod apply;
 mod bodies;
 mod dates;
@@ -20,6 +21,7 @@ mod options;
 mod plan;
 mod prune;
 mod reader;
+mod records;
 mod rows;
 mod stamps;
 mod table;

@@ -16,8 +16,9 @@ use onceward_core::record::{Body, Draft, Mark};
 use onceward_core::stamp::{At, Fence, Rev};
 
 use super::super::{Fact, Read};
+use super::announce::announce;
 use super::bodies::{self, Kept};
-use super::failure::{Failure, again};
+use super::failure::Failure;
 use super::names::{self, Place, STAMP_SHARDS};
 use super::ops::{Item, Op, bytes, number, text};
 use super::stamps::{Counter, draw};
@@ -26,8 +27,6 @@ use super::{prune, reader, rows};
 
 /// How long the token of a batch that puts no record is kept: longer than any resend.
 const TOKEN_KEPT_MS: u64 = 60 * 60 * 1_000;
-/// Tenants that a process remembers to have listed.
-const TENANTS_MAX: usize = 100_000;
 
 /// One try of a batch.
 #[derive(Debug)]
@@ -56,7 +55,8 @@ impl Plan {
     /// Reads and draws what the batch needs, writes its large bodies, and puts it together.
     pub(super) async fn make(table: &Table, batch: &Batch) -> Result<Self, Failure> {
         let (now, signed) = (table.dates.now(), table.dates.signing());
-        let before = async { try_join(announce(table, batch), read_marks(table, batch)).await };
+        let before =
+            async { try_join(announce(table, batch, now), read_marks(table, batch)).await };
         let counters = counters(batch);
         let drawn = draw(table, &counters, now);
         let aside = try_join(keep_bodies(table, batch, now), prunes(table, batch));
@@ -251,7 +251,7 @@ pub(super) fn token_place(batch: &Batch) -> Place {
 }
 
 /// The tenants of a batch. The same whenever it comes again.
-fn tenants(batch: &Batch) -> BTreeSet<&str> {
+pub(super) fn tenants(batch: &Batch) -> BTreeSet<&str> {
     let of_keys = batch.keys().map(onceward_core::key::Key::tenant_column);
     let of_subjects = batch.subjects().map(Subject::tenant_column);
     let aside = batch.writes.iter().filter_map(|write| match write {
@@ -371,18 +371,4 @@ async fn prunes(table: &Table, batch: &Batch) -> Result<Vec<Option<Op>>, Failure
         return Err(LimitError::new("batch", "two prunes of one tenant", "one").into());
     }
     Ok(prunes)
-}
-
-/// Puts a tenant on the list of tenants before anything of it is written, once per process.
-async fn announce(table: &Table, batch: &Batch) -> Result<(), Failure> {
-    for tenant in tenants(batch) {
-        if table.knows(tenant) {
-            continue;
-        }
-        let name = names::is_cut(tenant).then(|| ("name".to_string(), text(tenant)));
-        let op = Op::put(names::tenant(tenant), name.into_iter().collect());
-        again(|| table.write(&op)).await?;
-        table.learn_tenant(tenant, TENANTS_MAX);
-    }
-    Ok(())
 }

@@ -66,10 +66,7 @@ pub(super) async fn finish(table: &Table, tenant: &str) -> Result<(), Failure> {
     for shard in 0..STAMP_SHARDS {
         let query = Query {
             partition: names::audit(tenant, shard),
-            range: Range::Between(
-                format!("{}{:020}", names::AUDIT, 0),
-                format!("{}{:020}", names::AUDIT, pruned.through),
-            ),
+            range: Range::Between(names::entry_sk(0), names::entry_sk(pruned.through)),
             filter: Some("#at <= :until".into()),
             names: [("#at".to_string(), "at".to_string())].into(),
             values: [(":until".to_string(), number(pruned.until.0))].into(),

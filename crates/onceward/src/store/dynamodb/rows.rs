@@ -24,6 +24,7 @@ pub(super) const RECORD: &[&str] = &[
     "PK",
     "SK",
     "name",
+    "user",
     "gone",
     "state",
     "rev",
@@ -50,8 +51,9 @@ const SWEEP_WITHIN_MS: u64 = 7 * 86_400_000;
 
 /// Sets every attribute of a record but its bodies.
 pub(super) fn set_record(op: &mut Op, record: &Record) {
-    let name = record.key.name_column();
-    op.assign("name", names::is_cut(name).then(|| string(name)));
+    let lies = names::lies(&record.key);
+    op.assign("name", names::is_cut(&lies.name).then(|| string(&lies.name)));
+    op.assign("user", lies.user.filter(|user| names::is_cut_user(user)).map(string));
     op.remove("gone");
     op.set("state", string(record.state.as_str()));
     op.set("rev", digits(record.rev.0));
@@ -96,7 +98,7 @@ fn ttl(record: &Record) -> Option<u64> {
 pub(super) fn set_gone(op: &mut Op, now: At) {
     op.set("gone", digits(1));
     op.set("ttl", digits(now.plus(GONE_KEPT_MS).0.div_ceil(1_000)));
-    let kept = ["PK", "SK", "gone", "rev", "name"];
+    let kept = ["PK", "SK", "gone", "rev", "name", "user"];
     for name in RECORD.iter().filter(|name| !kept.contains(name)) {
         op.remove(name);
     }
@@ -145,7 +147,8 @@ pub(super) fn read_record(item: &Item, key: Key) -> Result<Option<Record>, Failu
 
 /// Reads a listed record with its key.
 pub(super) fn read_listed(item: &Item) -> Result<Option<Record>, Failure> {
-    let key = names::read_key(&place(item)?, text(item, "name")?).ok_or(CodecError("key"))?;
+    let (name, user) = (text(item, "name")?, text(item, "user")?);
+    let key = names::read_key(&place(item)?, name, user).ok_or(CodecError("key"))?;
     read_record(item, key)
 }
 
@@ -217,9 +220,12 @@ pub(super) fn read_mark(
 /// An audit entry as an item, without its detail.
 pub(super) fn entry_item(id: u64, at: At, entry: &Entry) -> Item {
     let (partition, place) = names::audit_index(&entry.tenant, id);
+    let (user, among) = names::user_index(&entry.tenant, entry.subject.as_deref(), id).unzip();
     let texts = [
         ("audit_pk", Some(partition.as_str())),
         ("audit_sk", Some(place.as_str())),
+        ("user_pk", user.as_deref()),
+        ("user_sk", among.as_deref()),
         ("tenant", Some(&*entry.tenant)),
         ("action", Some(&*entry.action)),
         ("subject", entry.subject.as_deref()),

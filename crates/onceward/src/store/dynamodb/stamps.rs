@@ -95,3 +95,8 @@ async fn advance(
 pub(super) fn least_at(at: At) -> u64 {
     super::dates::Dates::least_at(at).saturating_mul(1 << STAMP_SHARD_BITS)
 }
+
+/// The instant that a number was counted from: its write's own, or a little after it.
+pub(super) fn instant_of(number: u64) -> At {
+    super::dates::Dates::instant_of(number >> STAMP_SHARD_BITS)
+}

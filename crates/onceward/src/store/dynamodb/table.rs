@@ -4,8 +4,8 @@
 //! try was left without an answer; what may be tried again is decided by `failure.rs`. Reads are
 //! strongly consistent wherever DynamoDB can: only its indexes trail behind.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use aws_sdk_dynamodb::Client;
@@ -15,6 +15,7 @@ use aws_smithy_async::time::StaticTimeSource;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::super::StoreError;
+use super::announce::Announced;
 use super::dates::Dates;
 use super::failure::{Failure, again, sort};
 use super::names::Place;
@@ -31,9 +32,9 @@ pub(super) struct Table {
     pub(super) client: Client,
     pub(super) name: String,
     pub(super) dates: Arc<Dates>,
+    /// What this process has put on a list.
+    pub(super) announced: Announced,
     room: Semaphore,
-    /// Tenants that are on the list of tenants for certain.
-    tenants: Mutex<HashSet<String>>,
 }
 
 /// What to look for in a partition.
@@ -79,21 +80,7 @@ pub(super) type Found = (Vec<Item>, Option<Item>);
 impl Table {
     pub(super) fn new(client: Client, name: String, dates: Arc<Dates>) -> Self {
         let room = Semaphore::new(REQUESTS_MAX);
-        Self { client, name, dates, room, tenants: Mutex::default() }
-    }
-
-    /// Whether a tenant is on the list of tenants for certain.
-    pub(super) fn knows(&self, tenant: &str) -> bool {
-        self.tenants.lock().unwrap_or_else(PoisonError::into_inner).contains(tenant)
-    }
-
-    /// Remembers that a tenant is on the list. Past `most` it starts anew: that costs a write each.
-    pub(super) fn learn_tenant(&self, tenant: &str, most: usize) {
-        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        if tenants.len() >= most {
-            tenants.clear();
-        }
-        tenants.insert(tenant.to_string());
+        Self { client, name, dates, announced: Announced::default(), room }
     }
 
     async fn enter(&self) -> Result<SemaphorePermit<'_>, Failure> {

@@ -21,13 +21,20 @@ async fn insert_all(bench: &Bench<'_>, drafts: Vec<Draft>) -> Checked {
     Ok(())
 }
 
-/// Two dozen keys that differ in tenant, kind, scope and id, and sort by bytes.
+/// Keys that differ in tenant, kind, scope, what narrows it, and id, and sort by bytes.
 fn many_keys() -> Result<Vec<Key>, Failure> {
     let mut keys = Vec::new();
     for tenant in ["acme", "Acme", "ünique"] {
         for kind in Kind::ALL {
             for id in ["a", "B", "a0", "é", "z", "😀"] {
                 keys.push(Key::new(kind, tenant, "scope", id)?);
+            }
+        }
+        // What is narrowed stands between what is not, and its colons count in the order.
+        for kind in [Kind::Request, Kind::Job] {
+            for user in ["", "a", "a-", "a:", "é"] {
+                keys.push(Key::within(kind, tenant, "scope", &[user], "1")?);
+                keys.push(Key::within(kind, tenant, "scope", &[user, "x"], "1")?);
             }
         }
     }
@@ -184,6 +191,10 @@ pub async fn records_are_filtered_by_tenant_scope_and_state(bench: &Bench<'_>) -
                 let mut draft = draft(&Key::new(Kind::Job, tenant, scope, &format!("{n}"))?);
                 draft.record.state = state;
                 drafts.push(draft);
+                let key = Key::within(Kind::Request, tenant, scope, &["bob"], &format!("{n}"))?;
+                let mut narrowed = self::draft(&key);
+                narrowed.record.state = state;
+                drafts.push(narrowed);
             }
         }
     }

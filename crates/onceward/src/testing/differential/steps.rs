@@ -100,13 +100,14 @@ pub(super) struct Put {
 const SCOPE: &str = "mail";
 
 impl Universe {
-    /// Four keys of each of two tenants, three subjects.
+    /// Five keys of each of two tenants, three subjects.
     pub(super) fn new(group_max: usize) -> Result<Self, LimitError> {
         let mut keys = Vec::new();
         for tenant in ["acme", "b:ta"] {
             keys.push(Key::new(Kind::Job, tenant, SCOPE, "1")?);
             keys.push(Key::within(Kind::Job, tenant, SCOPE, &["%"], "2")?);
             keys.push(Key::new(Kind::Request, tenant, "POST /x", "1")?);
+            keys.push(Key::within(Kind::Request, tenant, "POST /x", &["0:", "v"], "1")?);
             keys.push(Key::new(Kind::Event, tenant, SCOPE, "1")?);
         }
         let subjects = vec![
