@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::world::{Service, at, batch, is_dynamodb, measurement, of, post, submit};
+use super::world::{Service, at, batch, measurement, of, post, submit};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d08_d12_batch_with_mixed_ordering_is_sorted_per_user() {
@@ -107,8 +107,7 @@ async fn d08_fail_fast_stops_the_user_and_nobody_else() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d08_ten_thousand_items_are_a_batch_and_one_more_is_too_many() {
     let service = Service::start("d08_large");
-    // Ten thousand take the DynamoDB of the tests minutes.
-    let count = if is_dynamodb() { 1_000 } else { 10_000 };
+    let count = 10_000;
     let items = |count: i64| -> Vec<_> {
         (0..count).map(|n| of(&format!("u{}", n % 40), &format!("m{n}"), n / 40)).collect()
     };

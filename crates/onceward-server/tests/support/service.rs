@@ -53,11 +53,6 @@ pub(crate) fn is_shared() -> bool {
     server().is_some()
 }
 
-/// Whether the run is on DynamoDB, where the server of the tests takes milliseconds per item.
-pub(crate) fn is_dynamodb() -> bool {
-    server().is_some_and(|(on, _)| on == "dynamodb")
-}
-
 /// The store of a test: empty, and its own.
 fn store(name: &str, test: &str, folder: &Path) -> String {
     match server() {
