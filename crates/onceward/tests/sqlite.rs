@@ -150,6 +150,31 @@ async fn a_weaker_durability_is_asked_for_by_name_and_shown() {
     assert_eq!(folder.open().capabilities().durability, Durability::Full);
 }
 
+/// The secret behind every identity is in it, and what people have sent.
+#[cfg(unix)]
+#[tokio::test]
+async fn what_a_store_makes_is_readable_by_its_owner_only() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("modes");
+    let store = folder.open();
+    let modes = || {
+        let files = std::fs::read_dir(folder.path()).unwrap().map(Result::unwrap);
+        let mode = |file: std::fs::DirEntry| file.metadata().unwrap().permissions().mode() & 0o777;
+        let named = files.map(|file| (file.file_name().into_string().unwrap(), mode(file)));
+        named.collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let files = ["store.db", "store.db-shm", "store.db-wal", "store.db.lock"];
+    let expected = files.map(|name| (name.to_string(), 0o600));
+    assert_eq!(modes(), expected.into());
+    store.close().await.unwrap();
+    drop(store);
+    // Who lets others in does so on purpose.
+    std::fs::set_permissions(folder.database(), PermissionsExt::from_mode(0o640)).unwrap();
+    let store = folder.open();
+    assert_eq!(modes()["store.db"], 0o640);
+    store.close().await.unwrap();
+}
+
 #[test]
 fn a_second_server_is_refused_and_told_who_holds_the_file() {
     let folder = Folder::new("second");

@@ -47,14 +47,15 @@ impl From<Arc<dyn ObjectStore>> for Objects {
 }
 
 impl Objects {
-    /// A local folder, made if it is not there. Every write is synced, file and folder.
+    /// A local folder, made for its owner only if it is not there: it holds payloads. Every write
+    /// is synced, file and folder.
     ///
     /// # Errors
     /// When the folder can't be made or opened.
     pub fn folder(path: impl Into<PathBuf>) -> Result<Self, EventsError> {
         let path = path.into();
         let failed = |why: String| EventsError::Open(format!("{}: {why}", path.display()));
-        std::fs::create_dir_all(&path).map_err(|error| failed(error.to_string()))?;
+        create_for_us(&path).map_err(|error| failed(error.to_string()))?;
         let store = LocalFileSystem::new_with_prefix(&path);
         let store = store.map_err(|error| failed(error.to_string()))?;
         let store = store.with_fsync(!planted(Bug::FolderWithoutFsync));
@@ -162,4 +163,13 @@ impl Objects {
                    have been created only once; use one with conditional writes (If-None-Match)";
         Err(EventsError::Open(why.into()))
     }
+}
+
+/// Makes a folder that only its owner can look into; one that is there stays as it is.
+fn create_for_us(path: &std::path::Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
 }

@@ -31,15 +31,18 @@ struct Inner {
 }
 
 impl Spool {
-    /// Opens or makes the file.
+    /// Opens or makes the file, for its owner only: it holds payloads.
     ///
     /// # Errors
     /// When it can't be opened.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, SpoolError> {
         let path = path.into();
         let failed = |error| SpoolError { path: path.clone(), error };
-        let options = OpenOptions::new().create(true).read(true).append(true).open(&path);
-        let file = options.map_err(failed)?;
+        let mut options = OpenOptions::new();
+        options.create(true).read(true).append(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(&path).map_err(failed)?;
         let bytes = std::fs::read(&path).map_err(failed)?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         if whole < bytes.len() {

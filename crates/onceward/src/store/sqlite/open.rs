@@ -27,6 +27,10 @@ const READER_MMAP_BYTES: i64 = 1 << 34;
 /// because overwriting a file is far cheaper to sync than growing it.
 const WAL_KEPT_BYTES: i64 = 256 << 20;
 
+/// Who may read and write the files that a store makes: its owner.
+#[cfg(unix)]
+const OWNER_ONLY: u32 = 0o600;
+
 /// The lock against a second server, let go of when it is dropped.
 #[derive(Debug)]
 pub(super) struct Lock(File);
@@ -117,14 +121,14 @@ fn open_lock(lock_path: &Path, create: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(create).truncate(false);
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, OWNER_ONLY);
     options.open(lock_path)
 }
 
 #[cfg(unix)]
 fn only_for_us(file: &File) -> io::Result<()> {
     // One that an earlier version made may be readable by others.
-    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(OWNER_ONLY))
 }
 
 #[cfg(not(unix))]
@@ -139,8 +143,20 @@ fn read_lock(file: &mut File) -> String {
     text
 }
 
+/// Makes a file that is not there yet readable by its owner only: it holds a secret and people's
+/// payloads. SQLite gives the log beside it the same mode. A file that is there keeps its own.
+fn create_for_us(path: &Path) {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, OWNER_ONLY);
+    // Whatever is wrong with the place is told by SQLite, which opens it next.
+    let _ = options.open(path);
+}
+
 /// Opens the file for writing and brings its schema up to date.
 pub(super) fn prepare(path: &Path) -> Result<Connection, StoreError> {
+    create_for_us(path);
     let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | CREATE)
         .map_err(|error| refused(path, &error))?;
     check_ours(&connection, path)?;
