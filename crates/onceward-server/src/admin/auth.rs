@@ -4,7 +4,7 @@
 //! that tenant and nothing else; what concerns the store as a whole is the operator's.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::{ConnectInfo, FromRequestParts};
 use http::StatusCode;
@@ -14,6 +14,7 @@ use onceward_core::audit::Trace;
 use onceward_core::limits::MAX_PART_BYTES;
 use sha2::{Digest, Sha256};
 
+use super::lockout::Judged;
 use super::observe::Ids;
 use super::problem::Problem;
 use super::{ACTOR_HEADER, AdminState};
@@ -175,27 +176,30 @@ impl FromRequestParts<AdminState> for Who {
 fn identify(head: &Parts, state: &AdminState, now: Instant) -> Result<Who, Problem> {
     let peer = head.extensions.get::<ConnectInfo<SocketAddr>>();
     let peer = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |ConnectInfo(peer)| peer.ip());
-    if let Some(wait) = state.lockouts().waits(peer, now) {
-        let detail = "too many wrong tokens came from this address: wait before the next try";
-        let title = "Too many wrong tokens";
-        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "auth.locked_out", title, detail)
-            .after(wait.as_secs_f64().ceil() as u64));
-    }
     let mut values = head.headers.get_all(AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else {
         return Err(Problem::unauthorized("send one header `Authorization: Bearer <token>`"));
     };
     let token = bearer(value.as_bytes())
         .ok_or_else(|| Problem::unauthorized("only `Authorization: Bearer <token>` is known"))?;
-    let Some(principal) = state.principals().find(token) else {
-        state.lockouts().failed(peer, now);
-        return Err(Problem::unauthorized("this token is not known here"));
+    let found = state.principals().find(token);
+    let judged = state.lockouts().judge(peer, found.map(|found| &found.token_hash), now);
+    let principal = match (judged, found) {
+        (Judged::Right, Some(principal)) => principal,
+        (Judged::Wait(wait), _) => return Err(locked_out(wait)),
+        _ => return Err(Problem::unauthorized("this token is not known here")),
     };
-    state.lockouts().passed(peer);
     let ids = head.extensions.get::<Ids>().cloned().unwrap_or_default();
     let actor = head.headers.get(ACTOR_HEADER).and_then(|value| value.to_str().ok());
     let actor = actor.filter(|_| principal.reach == Reach::Operator).map(String::from);
     Ok(Who { principal: principal.clone(), ids, actor })
+}
+
+fn locked_out(wait: Duration) -> Problem {
+    let detail = "too many wrong tokens came from this address: wait before the next try";
+    let title = "Too many wrong tokens";
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "auth.locked_out", title, detail)
+        .after(wait.as_secs_f64().ceil() as u64)
 }
 
 /// RFC 9110: the scheme's case does not count.

@@ -72,7 +72,8 @@ params! {
 params! {
     /// Which marks.
     pub(crate) struct MarksParams {
-        /// Whose; a tenant's token may leave it out.
+        /// Whose. The operator has to name one: marks are kept and listed by tenant. A tenant's own
+        /// token may leave it out.
         tenant: Option<String>,
         /// Only subjects of guards that start so.
         subject: Option<String>,
@@ -365,7 +366,7 @@ pub(crate) async fn marks(
 ) -> Result<Response, Problem> {
     let tenant = who.filter(params.tenant)?;
     let tenant = tenant.ok_or_else(|| {
-        Problem::field("/tenant", "is required: marks are listed one tenant at a time")
+        Problem::field("/tenant", "is required for the operator: marks are listed by tenant")
     })?;
     let prefix = params.subject.map(|subject| format!("{SUBJECTS}:{}", escape(&subject)));
     let what =
