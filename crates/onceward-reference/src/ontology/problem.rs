@@ -56,7 +56,7 @@ impl Problem {
         let status = StatusCode::TOO_MANY_REQUESTS;
         let detail = "you ask more often than this service allows; send the same again later";
         let mut problem = Self::new(status, "rate.limited", "Too many requests", detail);
-        problem.retry_after_s = refusal.retry_after_s();
+        problem.retry_after_s = refusal.retry_after_s;
         problem
     }
 

@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use onceward::engine::STORE_TENANT;
+use onceward::http::spread;
 use onceward::store::Durability;
 use onceward_core::key::Subject;
 use serde::Serialize;
@@ -121,7 +122,7 @@ pub(crate) async fn readyz(State(state): State<AdminState>) -> Response {
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let mut response = json(status, &answer);
     if !ready {
-        response.headers_mut().insert(http::header::RETRY_AFTER, 1.into());
+        response.headers_mut().insert(http::header::RETRY_AFTER, spread(1).into());
     }
     response
 }

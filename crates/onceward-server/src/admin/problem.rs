@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use onceward::engine::EngineError;
+use onceward::http::spread;
 use onceward::store::StoreError;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -88,9 +89,9 @@ impl Problem {
         }))
     }
 
-    /// With `Retry-After`.
+    /// With a `Retry-After` of at least this.
     pub(crate) fn after(mut self, seconds: u64) -> Self {
-        Arc::make_mut(&mut self.0).retry_after_s = Some(seconds.max(1));
+        Arc::make_mut(&mut self.0).retry_after_s = Some(spread(seconds));
         self
     }
 

@@ -55,7 +55,7 @@ pub use outcome::{DamagedResponse, STORED_HEADERS, StoredResponse, may_store};
 pub use policy::{Commits, IfMatch, MissingKey, Mode, PermitText, Policy};
 pub use preconditions::{Preconditions, ReadCheck, TagRules};
 pub use rate::RateLimit;
-pub use refusal::{Code, Conflict, Meaning, Refusal};
+pub use refusal::{Code, Conflict, Meaning, Refusal, spread};
 pub use route::{Place, Route, Routes};
 pub use run::{Attempt, ServiceError};
 pub use served::Served;

@@ -3,6 +3,8 @@
 //! A refusal is a fact; how it is said is the dialect's business. The table is what the problem
 //! types in the documentation are made from.
 
+use std::hash::{BuildHasher, RandomState};
+
 use onceward_core::diff::Diff;
 use onceward_core::outcome_policy::KeyAdvice;
 use onceward_core::stamp::At;
@@ -190,8 +192,8 @@ pub struct Refusal {
     pub code: Code,
     /// A sentence for the client: never a key, a body or another tenant's anything.
     pub detail: String,
-    /// When it is worth trying again.
-    pub retry_after_ms: Option<u64>,
+    /// When it is worth trying again, in whole seconds: [`spread`] already.
+    pub retry_after_s: Option<u64>,
     /// What differed, for a mismatch.
     pub conflict: Option<Box<Conflict>>,
     /// The revision or version that is there, for a failed precondition.
@@ -221,20 +223,50 @@ impl Refusal {
     /// A refusal that says why.
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        let retry_after_ms = code.meaning().retryable.then_some(1_000);
-        Self { code, detail: detail.into(), retry_after_ms, conflict: None, current: None }
+        let retry_after_s = code.meaning().retryable.then(|| spread(1));
+        Self { code, detail: detail.into(), retry_after_s, conflict: None, current: None }
     }
 
-    /// With the time when it is worth trying again.
+    /// With the time when it is worth trying again, at the earliest.
     #[must_use]
     pub fn after(mut self, retry_after_ms: u64) -> Self {
-        self.retry_after_ms = Some(retry_after_ms);
+        self.retry_after_s = Some(spread(retry_after_ms.div_ceil(1_000)));
         self
     }
+}
 
-    /// `Retry-After` in whole seconds, at least 1.
-    #[must_use]
-    pub fn retry_after_s(&self) -> Option<u64> {
-        self.retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1))
+/// Most seconds that are added to a `Retry-After`.
+const SPREAD_MAX: u64 = 60;
+
+/// A `Retry-After` of at least so many seconds, and at least one, that is not the same for all: up
+/// to half as long again, within one second and a minute. Who is turned away together must not come
+/// back together.
+#[must_use]
+pub fn spread(seconds: u64) -> u64 {
+    let seconds = seconds.max(1);
+    // Every such state has keys of its own: random enough, and nothing is asked of the system.
+    let random = RandomState::new().hash_one(());
+    seconds.saturating_add(random % ((seconds / 2).clamp(1, SPREAD_MAX) + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a14_those_who_are_turned_away_together_are_told_different_seconds() {
+        for (asked_ms, least, most) in [(0, 1, 2), (1_000, 1, 2), (1_001, 2, 3), (20_000, 20, 30)] {
+            let waits: Vec<u64> = (0..1_000)
+                .filter_map(|_| Refusal::new(Code::Shed, "").after(asked_ms).retry_after_s)
+                .collect();
+            let times = |wait| waits.iter().filter(|told| **told == wait).count();
+            assert!(waits.iter().all(|wait| (least..=most).contains(wait)), "{asked_ms}");
+            // Nobody's second is everybody's.
+            let wanted = 1_000 / usize::try_from(most - least + 1).unwrap() / 4;
+            assert!((least..=most).all(|wait| times(wait) > wanted), "{asked_ms}");
+        }
+        assert!((0..1_000).all(|_| (3_600..=3_660).contains(&spread(3_600))));
+        assert!(Refusal::new(Code::Shed, "").retry_after_s.is_some());
+        assert!(Refusal::new(Code::KeyInvalid, "").retry_after_s.is_none());
     }
 }

@@ -35,11 +35,15 @@ async fn repeated_wrong_tokens_are_locked_out() {
     for _ in 0..FAILURES_MAX {
         server.call(Some("guess"), Method::GET, "/v1/records", "").await.problem(401);
     }
-    // Now even the right one has to wait: otherwise a guess could still be right.
-    let locked = server.call(Some(OPERATOR), Method::GET, "/v1/records", "").await;
+    // Who has a right one sits behind the same address and is served; who guesses on is not.
+    server.call(Some(OPERATOR), Method::GET, "/v1/records", "").await.ok();
+    let locked = server.call(Some("guess"), Method::GET, "/v1/records", "").await;
     assert_eq!(locked.problem(429)["code"], "auth.locked_out");
     let wait: u64 = locked.headers["retry-after"].to_str().unwrap().parse().unwrap();
-    assert!((1..=5).contains(&wait), "{wait}");
+    assert!((1..=7).contains(&wait), "5 s, and up to half as much: {wait}");
+    server.call(Some(OPERATOR), Method::GET, "/v1/records", "").await.ok();
+    // One that was never right from there has to wait: otherwise a guess could still be right.
+    server.call(Some(ACME), Method::GET, "/v1/records", "").await.problem(429);
     // Health needs no token.
     server.call(None, Method::GET, "/healthz", "").await.ok();
     server.stop().await;

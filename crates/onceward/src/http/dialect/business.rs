@@ -55,7 +55,7 @@ impl Speak for Business {
 /// What a program needs to know of any other refusal.
 fn plain_details(refusal: &Refusal) -> Value {
     let mut details = json!({});
-    if let Some(seconds) = refusal.retry_after_s() {
+    if let Some(seconds) = refusal.retry_after_s {
         details["retry_after"] = json!(seconds);
     }
     details

@@ -36,7 +36,7 @@ impl Speak for Measurements {
             body["differs"] = json!(pointers);
         }
         let mut response = respond(status, "application/json", refusal, &body);
-        if let Some(seconds) = refusal.retry_after_s() {
+        if let Some(seconds) = refusal.retry_after_s {
             response.headers_mut().insert(X_RETRY_AFTER, HeaderValue::from(seconds));
         }
         response

@@ -112,7 +112,7 @@ fn json(status: u16, media_type: &'static str, refusal: &Refusal, body: &Value) 
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if let Some(seconds) = refusal.retry_after_s() {
+    if let Some(seconds) = refusal.retry_after_s {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     if status == 401 {
