@@ -3,13 +3,21 @@
 //! A request with both `Content-Length` and `Transfer-Encoding` is how requests are smuggled past
 //! a proxy (RFC 9112 §6.1). The HTTP library drops one of the two silently, so that nobody behind
 //! it can tell: this file watches the bytes on their way in and tells which request it was. It
-//! changes no byte and decides nothing; when it loses its place, the library's own reading still
-//! holds.
+//! decides nothing; when it loses its place, the library's own reading still holds.
+//!
+//! It changes one thing. The library answers a control character in a header with a bare 400 of its
+//! own. In a key it gets the high bit set ([`NO_KEYS`]), which the library lets pass and no key may
+//! have: so the refusal is the layer's, in the words of its route. Not done where the line came in several
+//! reads, and not in HTTP/2, whose library ends the stream.
 
 /// Longest head line that is looked at; the library refuses longer heads by itself.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 /// How an HTTP/2 connection begins, up to its first line end.
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0";
+/// The bit that no character of a key may have.
+const NO_KEYS: u8 = 0x80;
+/// Headers that carry keys.
+const KEY_HEADERS: [&str; 2] = ["idempotency-key", "x-idempotency-key"];
 
 /// Follows the bytes of one connection.
 #[derive(Debug, Default)]
@@ -54,7 +62,7 @@ impl Framing {
     }
 
     /// Takes the next bytes of the connection.
-    pub(super) fn feed(&mut self, mut bytes: &[u8]) {
+    pub(super) fn feed(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() && self.at != At::Off {
             bytes = match self.at {
                 At::Body(left) => self.skip(bytes, left, |left| match left {
@@ -70,27 +78,33 @@ impl Framing {
         }
     }
 
-    fn skip<'a>(&mut self, bytes: &'a [u8], left: u64, next: impl Fn(u64) -> At) -> &'a [u8] {
+    fn skip<'a>(
+        &mut self,
+        bytes: &'a mut [u8],
+        left: u64,
+        next: impl Fn(u64) -> At,
+    ) -> &'a mut [u8] {
         let take = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
         self.at = next(left - take as u64);
-        &bytes[take..]
+        &mut bytes[take..]
     }
 
-    fn lines<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+    fn lines<'a>(&mut self, bytes: &'a mut [u8]) -> &'a mut [u8] {
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             self.line.extend_from_slice(bytes);
             if self.line.len() > LINE_BYTES_MAX {
                 self.off();
             }
-            return &[];
+            return &mut [];
         };
-        let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
+        let (line, rest) = bytes.split_at_mut(end);
+        let rest = &mut rest[1..];
         if self.line.is_empty() {
             self.line_ends(line);
         } else {
             let mut whole = std::mem::take(&mut self.line);
             whole.extend_from_slice(line);
-            self.line_ends(&whole);
+            self.line_ends(&mut whole);
             // Its room is used for the next line.
             whole.clear();
             self.line = whole;
@@ -103,8 +117,9 @@ impl Framing {
         self.line = Vec::new();
     }
 
-    fn line_ends(&mut self, line: &[u8]) {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
+    fn line_ends(&mut self, line: &mut [u8]) {
+        let length = line.strip_suffix(b"\r").map_or(line.len(), <[u8]>::len);
+        let line = &mut line[..length];
         self.at = match self.at {
             At::RequestLine if line.is_empty() => At::RequestLine,
             At::RequestLine if line == H2_PREFACE => At::Off,
@@ -129,9 +144,16 @@ impl Framing {
         };
     }
 
-    fn header(&mut self, line: &[u8]) {
+    fn header(&mut self, line: &mut [u8]) {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { return };
-        let (name, value) = (line[..colon].trim_ascii(), line[colon + 1..].trim_ascii());
+        let (name, value) = line.split_at_mut(colon);
+        let name = name.trim_ascii();
+        if KEY_HEADERS.iter().any(|key| name.eq_ignore_ascii_case(key.as_bytes())) {
+            let controls = |byte: &&mut u8| byte.is_ascii_control() && **byte != b'\t';
+            value.iter_mut().filter(controls).for_each(|byte| *byte |= NO_KEYS);
+            return;
+        }
+        let value = value[1..].trim_ascii();
         if name.eq_ignore_ascii_case(b"content-length") {
             self.head.has_length = true;
             self.head.length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
@@ -171,7 +193,9 @@ mod tests {
     fn check(bytes: &str, double: Option<u64>, heads: u64) {
         for size in [1, 3, bytes.len()] {
             let mut framing = Framing::default();
-            bytes.as_bytes().chunks(size).for_each(|piece| framing.feed(piece));
+            let mut read = bytes.as_bytes().to_vec();
+            read.chunks_mut(size).for_each(|piece| framing.feed(piece));
+            assert_eq!(read, bytes.as_bytes(), "nothing is changed");
             assert_eq!((framing.double(), framing.heads), (double, heads), "{bytes:?} by {size}");
         }
     }
@@ -205,7 +229,19 @@ mod tests {
         check("POST / HTTP/1.1\r\ncontent-length: x\r\n\r\nabc", None, 1);
         let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(2 * LINE_BYTES_MAX));
         let mut framing = Framing::default();
-        long.as_bytes().chunks(1_000).for_each(|piece| framing.feed(piece));
+        long.into_bytes().chunks_mut(1_000).for_each(|piece| framing.feed(piece));
         assert!(framing.line.is_empty() && framing.past_first_head());
+    }
+
+    #[test]
+    fn a_control_character_in_a_key_is_replaced_and_nowhere_else() {
+        let head =
+            b"POST / HTTP/1.1\r\nx: a\x7fb\r\nIdempotency-KEY: \"a\x7f\tb\rc\0\"\r\n\r\n\x7f";
+        let mut read = head.to_vec();
+        let mut framing = Framing::default();
+        framing.feed(&mut read);
+        let softened =
+            b"POST / HTTP/1.1\r\nx: a\x7fb\r\nIdempotency-KEY: \"a\xff\tb\x8dc\x80\"\r\n\r\n\x7f";
+        assert_eq!((&read[..], framing.heads), (&softened[..], 1));
     }
 }

@@ -60,6 +60,23 @@ async fn double_framing_is_400_and_closes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_control_character_in_a_key_is_refused_as_any_other_bad_key() {
+    let at = target("controls").await;
+    let mut all = Vec::new();
+    for bad in ["a\x7fb", "a\x00b", "a\rb", "\"a\x1fb\""] {
+        all.extend_from_slice(with_length("/payments", bad, "{}").as_bytes());
+    }
+    // The connection lives on: what follows is answered.
+    let further = "content-length: 2\r\nconnection: close\r\n";
+    all.extend_from_slice(bytes("/status/200", "fine", further, "{}").as_bytes());
+    let answers = raw(at.address, &all).await;
+    assert_eq!(answers.matches("\"code\":\"idempotency.key_invalid\"").count(), 4, "{answers}");
+    assert_eq!(answers.matches("HTTP/1.1 400").count(), 4, "{answers}");
+    assert_eq!(answers.matches("HTTP/1.1 200").count(), 1, "{answers}");
+    assert_eq!(at.app.ran(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pipelined_requests_are_answered_in_order() {
     let at = target("pipelined").await;
     let mut all = String::new();
