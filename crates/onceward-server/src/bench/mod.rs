@@ -98,6 +98,7 @@ pub(crate) async fn http(url: &StoreUrl, args: &BenchHttp, out: &Out) -> Result<
         round: Duration::from_secs(args.seconds.into()) / ROUNDS,
         connections: args.connections,
         keys: args.keys.into(),
+        parts: Parts(args.parts.clone()),
         progress: Progress::new(out),
     };
     let measured = unless_told_to_end(url, async {

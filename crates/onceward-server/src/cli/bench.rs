@@ -91,6 +91,10 @@ pub(crate) struct BenchHttp {
     #[arg(long, value_name = "N", env = "ONCEWARD_KEYS", default_value_t = 1_000)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) keys: u32,
+    /// Which parts to measure: layer, duplicates, latency, gateway, crowd. Default: all.
+    #[arg(long, value_name = "PART,…", env = "ONCEWARD_PARTS", value_delimiter = ',')]
+    #[arg(value_parser = ["layer", "duplicates", "latency", "gateway", "crowd"])]
+    pub(crate) parts: Vec<String>,
 }
 
 /// How to measure jobs. SQLite is measured in a temporary folder beside the `--store` path, which

@@ -44,6 +44,7 @@ pub(crate) struct Plan {
     pub(crate) connections: u32,
     /// Keys that duplicates are sent of.
     pub(crate) keys: u64,
+    pub(super) parts: super::Parts,
     pub(crate) progress: Progress,
 }
 
@@ -58,14 +59,21 @@ pub(crate) async fn measure(
         two: Server::start(Kind::Layer(Commits::Two), Some(folder.join("two.db"))).await?,
         one: Server::start(Kind::Layer(Commits::One), Some(folder.join("one.db"))).await?,
     };
-    layer(&servers, plan, report).await?;
-    report.part_ended("layer");
-    plan.progress.part("duplicates", plan.keys);
-    duplicates::measure(&servers.two, plan, report).await?;
-    report.part_ended("duplicates");
-    let bare_ms = latency(&servers, folder, plan, report).await?;
-    report.part_ended("latency");
-    gateway::measure(&servers.bare, bare_ms, folder, plan, report).await?;
+    if plan.parts.has("layer") {
+        layer(&servers, plan, report).await?;
+        report.part_ended("layer");
+    }
+    if plan.parts.has("duplicates") {
+        plan.progress.part("duplicates", plan.keys);
+        duplicates::measure(&servers.two, plan, report).await?;
+        report.part_ended("duplicates");
+    }
+    let mut waits = None;
+    if plan.parts.has("latency") {
+        waits = Some(latency(&servers, folder, plan, report).await?);
+        report.part_ended("latency");
+    }
+    gateway::measure(&servers.bare, waits, folder, plan, report).await?;
     report.part_ended("gateway");
     let Servers { bare, two, one } = servers;
     for server in [bare, two, one] {
