@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, Request};
 use axum::routing::post;
 use http_body_util::BodyExt;
 use onceward::engine::Engine;
-use onceward::http::{Attempt, Door, Identity, OncewardLayer, Policy, Routes};
+use onceward::http::{Attempt, Door, DoorLimits, Identity, OncewardLayer, Policy, Routes};
 use onceward::store::Store;
 use onceward::store::memory::MemoryStore;
 use onceward::testing::faulty::{Fault, FaultPlan, FaultyStore, Method};
@@ -22,6 +22,8 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
+/// How long a request waits for the store.
+const STORE_WITHIN: Duration = Duration::from_millis(800);
 /// More faults than anybody tries.
 const MANY: usize = 100_000;
 
@@ -56,6 +58,8 @@ async fn slow(State(upstream): State<Arc<Upstream>>, request: Request<Body>) -> 
 fn place(store: Arc<dyn Store>, policy: Policy) -> Arc<Place> {
     let identity = Identity::Authorization { secret: [7; 32], strict: false };
     let door = Door::new(Engine::new(store), identity, Routes::every(policy).unwrap());
+    let store_within_ms = u64::try_from(STORE_WITHIN.as_millis()).unwrap();
+    let door = door.with_limits(DoorLimits { store_within_ms, ..DoorLimits::default() });
     let gate = || Semaphore::new(0);
     let go_on = [gate(), gate()];
     let upstream = Arc::new(Upstream { ran: AtomicU64::new(0), started: gate(), go_on });
@@ -210,4 +214,27 @@ async fn i19_a_burst_on_a_silent_store_does_not_wait_for_one_failure_after_the_o
     all.iter().for_each(Answer::is_unavailable);
     assert_eq!(place.ran(), 0);
     assert_eq!(store.injected().lost, 1, "whoever waits for a look does not repeat it");
+}
+
+#[tokio::test]
+async fn a_silent_store_is_503_in_time_and_what_it_granted_is_given_back() {
+    let (store, place) = faulty(Policy { wait_ms: 200, ..Policy::default() });
+    let silence = Duration::from_secs(3);
+    let lost = Fault::Lost(silence);
+    store.set_plan(FaultPlan::Named(vec![(Method::Load, lost), (Method::Commit, lost)]));
+    let asked = Instant::now();
+    place.post().await.is_unavailable();
+    // A second for the cache, the route's own wait, and what the store may take.
+    let most = Duration::from_secs(1) + Duration::from_millis(200) + STORE_WITHIN;
+    assert!((most..silence).contains(&asked.elapsed()), "{:?}", asked.elapsed());
+    assert_eq!(place.ran(), 0);
+    // The claim was committed; it is found and given back long before its lease ends.
+    place.go_on(1);
+    let mut answer = place.post().await;
+    while answer.status != 200 {
+        answer = place.post().await;
+    }
+    answer.is("attempt 1", false);
+    assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
+    assert_eq!(place.ran(), 1);
 }

@@ -25,6 +25,9 @@ const CLOCK_SKEW_MAX: Span = Span::seconds(300);
 const AUDIT_MIN: Span = Span::hours(1);
 /// Shortest pause between two sweeps.
 const SWEEP_MIN: Span = Span::seconds(1);
+/// What the store may be given to answer a request.
+const ANSWER_WITHIN_MIN: Span = Span(100);
+const ANSWER_WITHIN_MAX: Span = Span::hours(1);
 
 /// Notes every rule that is broken.
 pub(super) fn check(config: &Config, flags: &Flags, reading: &mut Reading) {
@@ -32,6 +35,10 @@ pub(super) fn check(config: &Config, flags: &Flags, reading: &mut Reading) {
     if let Err(failure) = StoreUrl::parse(&config.store.url) {
         let message = failure.message.trim_start_matches("--store ").to_string();
         reading.breaks("store.url", message);
+    }
+    let within = config.store.answer_within;
+    if within < ANSWER_WITHIN_MIN || within > ANSWER_WITHIN_MAX {
+        reading.breaks("store.answer_within", "\"100ms\" to \"1h\"");
     }
     if config.store.sweep_every < SWEEP_MIN {
         reading.breaks("store.sweep_every", "at least \"1s\"");
@@ -194,8 +201,10 @@ fn limits(limits: &Limits, reading: &mut Reading) {
             reading.breaks(&format!("limits.{name}"), format!("{value}: 1 to 10,000,000"));
         }
     }
-    if limits.body_bytes.0 < 1 << 20 {
-        reading.breaks("limits.body_bytes", "at least \"1MiB\"");
+    for (name, size) in [("body_bytes", limits.body_bytes), ("answer_bytes", limits.answer_bytes)] {
+        if size.0 < 1 << 20 {
+            reading.breaks(&format!("limits.{name}"), "at least \"1MiB\"");
+        }
     }
     let least = 1 << 10;
     if limits.header_bytes.0 < least || limits.header_bytes.0 > 1 << 20 {

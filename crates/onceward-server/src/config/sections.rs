@@ -68,12 +68,16 @@ section! {
     /// Where keys, outcomes and the audit are kept.
     Store {
         /// `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, `dynamodb://REGION/TABLE` or `memory:`.
+        /// A database file that is made here is readable by its owner only.
         url: String = "sqlite:onceward.db".into();
         /// What survives a power loss: everything that was acknowledged (full), or all but the
         /// last moments before it (wal-normal), which health and log show.
         durability: Durability = Durability::Full;
         /// How often outcomes past their retention and keys past their remembrance are dropped.
         sweep_every: Span = Span::hours(1);
+        /// How long a request waits for the store, beside the `wait` of its route, before it is
+        /// answered 503 `store.unavailable`. What was asked of the store is settled behind it.
+        answer_within: Span = Span::seconds(3);
     }
 }
 
@@ -164,8 +168,14 @@ section! {
         /// The same of one tenant; more get 429 `rate.limited`, replays excepted.
         tenant_in_flight: u32 = 10_000;
         /// Bytes of protected requests' bodies that are held in memory, all together; more get 503
-        /// `overload.shed`. Bodies up to 16 KiB are not counted.
+        /// `overload.shed`. Bodies up to 16 KiB are not counted, nor is the copy of a payload that
+        /// `keep_payload = "full"` keeps.
         body_bytes: Size = Size(256 << 20);
+        /// Bytes of the answers to them that are held in memory, all together, until they are
+        /// recorded and the client has taken them. While it is full, what is new gets 503
+        /// `overload.shed`, replays over 16 KiB too; an answer for which there is no room is passed
+        /// on unstored, as one over `max_stored_bytes`. Answers up to 16 KiB are not counted.
+        answer_bytes: Size = Size(256 << 20);
         /// Connections at a time; more wait in the kernel.
         connections: u32 = 16_384;
         /// The head of a request.

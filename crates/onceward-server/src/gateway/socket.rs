@@ -16,6 +16,10 @@ use tokio::time::Sleep;
 
 use super::framing::Framing;
 
+/// What is read of a connection at a time, at most. The HTTP library doubles its buffer whenever a
+/// read fills it, up to the largest head; just below 16 KiB it stays at that, and a crowd of slow
+/// bodies does not hold four times as much.
+const READ_BYTES_MAX: usize = (16 << 10) - 1;
 /// No request was framed twice.
 const NONE: u64 = u64::MAX;
 
@@ -59,7 +63,7 @@ impl<S> Socket<S> {
         self.double.clone()
     }
 
-    fn seen(&mut self, bytes: &[u8]) {
+    fn seen(&mut self, bytes: &mut [u8]) {
         self.framing.feed(bytes);
         if let Some(request) = self.framing.double() {
             self.double.0.store(request, Ordering::Release);
@@ -100,9 +104,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let before = buffer.filled().len();
-        match Pin::new(&mut this.inner).poll_read(context, buffer) {
+        let read = if buffer.remaining() <= READ_BYTES_MAX {
+            Pin::new(&mut this.inner).poll_read(context, buffer)
+        } else {
+            let mut part = ReadBuf::new(buffer.initialize_unfilled_to(READ_BYTES_MAX));
+            let read = Pin::new(&mut this.inner).poll_read(context, &mut part);
+            let length = part.filled().len();
+            buffer.advance(length);
+            read
+        };
+        match read {
             Poll::Ready(Ok(())) => {
-                this.seen(&buffer.filled()[before..]);
+                this.seen(&mut buffer.filled_mut()[before..]);
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),

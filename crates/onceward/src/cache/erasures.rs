@@ -18,6 +18,8 @@ use crate::engine::{Engine, erasures_subject};
 
 /// How long after an erasure was answered another process may still replay what was erased.
 pub const ERASED_SEEN_WITHIN: Duration = Duration::from_secs(1);
+/// How long a note is waited for: a cache is there to save time, and the store is asked anyway.
+const LOOKED_FOR: Duration = Duration::from_secs(1);
 /// Notes that are remembered; others are read when they are needed.
 const NOTES_MAX: usize = 20_000;
 
@@ -84,7 +86,8 @@ impl Erasures {
         }
         // Noted before the question is sent: the answer is no older than that.
         let asked = Instant::now();
-        let Ok(mark) = engine.mark(&subject).await else {
+        let looked = tokio::time::timeout(LOOKED_FOR, engine.mark(&subject)).await;
+        let Ok(Ok(mark)) = looked else {
             seen.failed = Some(Instant::now());
             return None;
         };

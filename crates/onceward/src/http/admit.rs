@@ -60,23 +60,21 @@ pub(super) struct Admitted {
     pub(super) key: String,
     /// Under which sight its record may be kept in caches.
     pub(super) sight: Sight,
-    /// What of the body is compared.
-    canonical: Canonical,
+    /// The canonical form of a JSON body, until it was kept: large ones are not held twice.
+    canonical: Option<Vec<u8>>,
     /// The body as it came.
     sent: Bytes,
     rules: FingerprintPolicy,
 }
 
-/// A canonical body that outlives the request's.
-enum Canonical {
-    Json(Vec<u8>),
-    Bytes(Bytes),
-}
-
 impl Admitted {
     /// Keeps of the payload what the policy asks for: only needed once the claim is made.
     pub(super) fn keep_payload(&mut self, policy: &Policy, leaf_key: &[u8; 32]) {
-        let kept = KeptPayload::keep(&self.body(), policy.keep_payload, leaf_key);
+        let body = match self.canonical.take() {
+            Some(canonical) => CanonicalBody::Json(canonical),
+            None => self.body(),
+        };
+        let kept = KeptPayload::keep(&body, policy.keep_payload, leaf_key);
         self.claim.payload = kept.ok().map(|kept| kept.encode().into());
     }
 
@@ -96,7 +94,10 @@ impl Admitted {
         };
         if let KeptPayload::Full(original) = kept {
             conflict.original_hash = Some(content_hash16(original));
-            let shown = self.in_sent_order().unwrap_or(body);
+            let shown = match &body {
+                CanonicalBody::Json(_) => self.in_sent_order().unwrap_or(body),
+                CanonicalBody::Bytes(_) => body,
+            };
             if let CanonicalBody::Json(current) = &shown {
                 conflict.changes = diff_full(original, current, arrays, &policy.mask).ok();
             }
@@ -110,16 +111,13 @@ impl Admitted {
 
     /// What is compared, with items where the client sees them: for people, never for hashes.
     fn in_sent_order(&self) -> Option<CanonicalBody<'_>> {
-        let Canonical::Json(_) = self.canonical else { return None };
         let rules = FingerprintPolicy { arrays: Arrays::Ordered, ..self.rules.clone() };
         canonical_bytes(&self.sent, &rules).ok().map(CanonicalBody::Json)
     }
 
+    /// What of the body is compared, made anew: it had a canonical form when it came.
     fn body(&self) -> CanonicalBody<'_> {
-        match &self.canonical {
-            Canonical::Json(canonical) => CanonicalBody::Json(canonical.clone()),
-            Canonical::Bytes(bytes) => CanonicalBody::Bytes(bytes),
-        }
+        CanonicalBody::new(&self.sent, &self.rules).unwrap_or(CanonicalBody::Bytes(&self.sent))
     }
 }
 
@@ -163,8 +161,8 @@ pub(super) fn admit(
     claim.terms = policy.terms();
     claim.trace = trace(&head.headers, caller);
     let canonical = match canonical {
-        CanonicalBody::Json(canonical) => Canonical::Json(canonical),
-        CanonicalBody::Bytes(_) => Canonical::Bytes(body.clone()),
+        CanonicalBody::Json(canonical) => Some(canonical),
+        CanonicalBody::Bytes(_) => None,
     };
     let (sight, sent) = (Sight::default(), body.clone());
     Ok(Admitted { claim, key, sight, canonical, sent, rules })

@@ -9,7 +9,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, response};
 
 use super::body::Body;
-use super::door::replayed;
+use super::door::{Door, replayed};
 use super::identity::Caller;
 use super::names;
 use super::outcome::StoredResponse;
@@ -29,9 +29,10 @@ pub(super) fn for_handler(mut head: Parts, policy: &Policy, caller: &Caller) -> 
 /// A replay, marked as the dialect marks it.
 pub(super) fn said_again(
     stored: StoredResponse,
+    door: &Door,
     policy: &Policy,
 ) -> Result<Response<Body>, Refusal> {
-    let mut response = replayed(stored)?;
+    let mut response = replayed(stored, door)?;
     policy.dialect.speaker().mark_replay(response.headers_mut());
     response.extensions_mut().insert(Again);
     Ok(response.map(Body::from))

@@ -23,7 +23,7 @@ use super::admit::Admitted;
 use super::authorize::{Authorize, Authorized};
 use super::document::policy_document;
 use super::drain::Drain;
-use super::gates::{DoorLimits, Gates, Pass};
+use super::gates::{DoorLimits, Gates, Pass, no_room};
 use super::identity::{Caller, Identity};
 use super::names;
 use super::outcome::StoredResponse;
@@ -53,6 +53,7 @@ pub struct Door {
     pub(super) authorize: Option<Authorize>,
     pub(super) leaf_key: [u8; 32],
     pub(super) gates: Gates,
+    store_within: Duration,
     pub(super) shadow: Shadow,
     pub(super) document: Bytes,
     identity_headers: Option<(HeaderName, HeaderName)>,
@@ -66,6 +67,7 @@ impl Door {
         let limits = DoorLimits::default();
         Self {
             gates: Gates::new(&routes, limits),
+            store_within: Duration::from_millis(limits.store_within_ms),
             shadow: Shadow::new(&routes, limits.shadow_keys_max),
             document: Bytes::from(policy_document(&routes).to_string()),
             engine,
@@ -83,6 +85,7 @@ impl Door {
     #[must_use]
     pub fn with_limits(mut self, limits: DoorLimits) -> Self {
         self.gates = Gates::new(&self.routes, limits).with_limit_of(self.gates);
+        self.store_within = Duration::from_millis(limits.store_within_ms);
         self.shadow = Shadow::new(&self.routes, limits.shadow_keys_max);
         self
     }
@@ -238,6 +241,21 @@ impl Door {
             }
             _ => self.gates.enter(route, tenant).map(Ok),
         }
+    }
+
+    /// How long a request waits until it may run, or knows that it may not: as long as its route
+    /// waits for a duplicate, and as the store may take.
+    pub(super) fn claim_within(&self, policy: &Policy) -> Duration {
+        self.store_within + Duration::from_millis(policy.wait_ms)
+    }
+
+    /// What the store answers, if it does so in time. For what may be dropped half-way.
+    pub(super) async fn in_time<T>(
+        &self,
+        asking: impl Future<Output = Result<T, EngineError>>,
+    ) -> Result<Result<T, EngineError>, Refusal> {
+        let answered = tokio::time::timeout(self.store_within, asking).await;
+        answered.map_err(|_| silent_store())
     }
 
     /// Claims, waiting for a running duplicate as long as the policy says; the wait ends early when
@@ -414,18 +432,29 @@ pub(super) fn decode(outcome: &[u8]) -> Result<StoredResponse, Refusal> {
 }
 
 /// A replayed response, as far as it is the same in every dialect.
-pub(super) fn replayed(stored: StoredResponse) -> Result<Response<Bytes>, Refusal> {
+pub(super) fn replayed(stored: StoredResponse, door: &Door) -> Result<Response<Bytes>, Refusal> {
     let Some(body) = stored.body else {
         let detail = "the request was done; its response was not stored, because it was too large, \
                       was streamed, or is not known";
         return Err(Refusal::new(Code::ResponseNotStored, detail));
     };
-    let mut response = Response::new(body);
+    // It stays in memory for as long as the client takes to read it.
+    let mut share = door.gates.answer_share();
+    if !share.grow(body.len() as u64) {
+        return Err(no_room());
+    }
+    let mut response = Response::new(share.hold(body));
     *response.status_mut() = stored.status;
     *response.headers_mut() = stored.headers;
     names::strip_ours(response.headers_mut());
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
+}
+
+/// The refusal for a store that says nothing for too long. What was asked may still happen.
+pub(super) fn silent_store() -> Refusal {
+    let detail = "the store gave no answer in time; retry with the same key";
+    Refusal::new(Code::StoreUnavailable, detail)
 }
 
 /// The refusal for a store that gives no answer.

@@ -27,6 +27,10 @@ pub struct DoorLimits {
     pub tenant_in_flight_max: usize,
     /// Bytes of protected requests that are held in memory, all together. Default: 256 MiB.
     pub body_bytes_max: u64,
+    /// Bytes of answers to them that are held in memory, all together. Default: 256 MiB.
+    pub answer_bytes_max: u64,
+    /// How long a request waits for the store, beside its route's `wait`. Default: 3 s.
+    pub store_within_ms: u64,
     /// Callers that one rate limit remembers. Default: 100,000.
     pub rate_callers_max: usize,
     /// Keys that shadow mode remembers. Default: 100,000.
@@ -39,6 +43,8 @@ impl Default for DoorLimits {
             in_flight_max: 100_000,
             tenant_in_flight_max: 10_000,
             body_bytes_max: 256 << 20,
+            answer_bytes_max: 256 << 20,
+            store_within_ms: 3_000,
             rate_callers_max: 100_000,
             shadow_keys_max: 100_000,
         }
@@ -53,7 +59,8 @@ pub(super) struct Gates {
     limiter: Option<Limiter>,
     in_flight: Arc<Semaphore>,
     crowd: Arc<Crowd>,
-    room: Arc<Room>,
+    bodies: Arc<Room>,
+    answers: Arc<Room>,
     since: Instant,
 }
 
@@ -76,14 +83,20 @@ impl Gates {
             limiter: None,
             in_flight: Arc::new(Semaphore::new(limits.in_flight_max.min(Semaphore::MAX_PERMITS))),
             crowd: Crowd::new(limits.tenant_in_flight_max),
-            room: Room::new(limits.body_bytes_max),
+            bodies: Room::new(limits.body_bytes_max),
+            answers: Room::new(limits.answer_bytes_max),
             since: Instant::now(),
         }
     }
 
-    /// A share of the room for bodies, with nothing in it yet.
-    pub(super) fn share(&self) -> Share {
-        Share::of(&self.room)
+    /// A share of the room for requests' bodies, with nothing in it yet.
+    pub(super) fn body_share(&self) -> Share {
+        Share::of(&self.bodies)
+    }
+
+    /// A share of the room for answers, with nothing in it yet.
+    pub(super) fn answer_share(&self) -> Share {
+        Share::of(&self.answers)
     }
 
     /// With a limit over all routes together.
@@ -128,6 +141,7 @@ impl Gates {
         let breaker = self.gate(route).breaker.as_ref();
         breaker.is_some_and(|breaker| !lock(breaker).is_closed())
             || self.in_flight.available_permits() == 0
+            || self.answers.is_full()
             || self.crowd.is_full(tenant)
     }
 
@@ -142,6 +156,10 @@ impl Gates {
         let slot = self.in_flight.clone().try_acquire_owned().map_err(|_| {
             Refusal::new(Code::Shed, "too many requests at once; retry with the same key")
         })?;
+        if self.answers.is_full() {
+            // Its answer could not be kept: better not to begin.
+            return Err(no_room());
+        }
         Ok(Pass { trial, _slot: Some((slot, within)) })
     }
 
@@ -167,6 +185,12 @@ impl Gates {
     fn now_ms(&self) -> u64 {
         elapsed_ms(self.since)
     }
+}
+
+/// There is no room for another answer.
+pub(super) fn no_room() -> Refusal {
+    let detail = "too many bytes of answers are held already; retry with the same key";
+    Refusal::new(Code::Shed, detail)
 }
 
 /// Leave to run, given back when it is dropped.

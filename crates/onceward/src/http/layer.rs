@@ -5,7 +5,7 @@
 //! lease is renewed before half of it has passed.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -31,12 +31,12 @@ use super::answer::{for_handler, mark_anew, said_again};
 use super::body::{Body, BoxError, Buffered, buffer, discard};
 use super::dialect::Dialect;
 use super::document::{POLICY_PATH, published};
-use super::door::{Door, Lost, decode};
+use super::door::{Door, Lost, decode, silent_store};
 use super::names;
 use super::once::OneCommit;
 use super::policy::{Commits, MissingKey, Mode, Policy};
 use super::refusal::{Code, Refusal};
-use super::room::{Counted, Full, Share};
+use super::room::Share;
 use super::route::Place;
 use super::run::{Run, ServiceError};
 use super::served::Served;
@@ -193,7 +193,7 @@ where
     let caller = door.identify(&mut head).ok_or_else(|| {
         Refusal::new(Code::AuthRequired, "a claim needs to know who makes it: send credentials")
     })?;
-    let body = whole_body(&head, body, policy, door.gates.share()).await?;
+    let body = whole_body(&head, body, policy, door.gates.body_share()).await?;
     served.tenant = Some(caller.tenant.clone());
     let key = key?;
     if let (Brought::Key(key), false) = (&key, unkeyed) {
@@ -214,7 +214,7 @@ where
         Looked::Hit(outcome, original) => {
             let stored = decode(&outcome)?;
             door.note(Noted::Replay, original, &admitted).await?;
-            said_again(stored, policy)?
+            said_again(stored, &door, policy)?
         }
         Looked::Miss(sight) => {
             admitted.sight = sight;
@@ -254,19 +254,19 @@ where
     B: HttpBody<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    let body = Counted { body, share: &mut share };
-    match buffer(body, policy.max_request_bytes).await {
+    match buffer(body, policy.max_request_bytes, &mut share).await {
         Buffered::Whole(body) => Ok(share.hold(body)),
         Buffered::TooLarge(_, rest) => {
             // A client that is still sending would not hear us; one that asked first waits.
             if !head.headers.contains_key(EXPECT) {
-                discard(rest.body).await;
+                discard(rest).await;
             }
             let detail = format!("at most {} bytes", policy.max_request_bytes);
             Err(Refusal::new(Code::BodyTooLarge, detail))
         }
-        Buffered::Broken(error) if error.is::<Full>() => {
-            Err(Refusal::new(Code::Shed, format!("{error}; retry with the same key")))
+        Buffered::NoRoom(..) => {
+            let detail = "too many bytes of requests are held already; retry with the same key";
+            Err(Refusal::new(Code::Shed, detail))
         }
         Buffered::Broken(error) => {
             Err(Refusal::new(Code::BadRequest, format!("the body broke off: {error}")))
@@ -277,7 +277,9 @@ where
 /// Claims, then runs or replays, in a task of its own: it goes on when the client goes away.
 ///
 /// The claim is in it too: one whose future is dropped half-way could leave a grant that nobody
-/// holds. A client that left before the grant has it released; later its work goes on.
+/// holds. A client that left before the grant has it released; later its work goes on. So does it
+/// with one whom a silent store kept waiting for too long: that is answered here, and the claim is
+/// settled behind it.
 async fn settle<S, B, R>(
     door: Arc<Door>,
     inner: S,
@@ -294,16 +296,25 @@ where
     R::Error: Into<BoxError>,
 {
     let entered = door.drain.enter().ok_or_else(going_down)?;
-    let (mut answer, heard) = oneshot::channel();
+    let within = door.claim_within(&policy);
+    let (mut answer, mut heard) = oneshot::channel();
+    let judged = Arc::new(AtomicBool::new(false));
+    let is_judged = judged.clone();
     tokio::spawn(async move {
-        let settling = Settling { door: &door, policy: &policy, route, admitted: &admitted };
+        let (door, policy, admitted, judged) = (&door, &policy, &admitted, &judged);
+        let settling = Settling { door, policy, route, admitted, judged };
         let result = settling.settle(inner, (head, body), &mut answer).await;
         // Nobody may be there to hear it; the record is.
         let _ = answer.send(result);
         drop(entered);
     });
+    let answered = match tokio::time::timeout(within, &mut heard).await {
+        Ok(answered) => answered,
+        Err(_) if is_judged.load(Ordering::Acquire) => heard.await,
+        Err(_) => return Err(silent_store()),
+    };
     let detail = "the server broke off; retry with the same key";
-    heard.await.unwrap_or_else(|_| Err(Refusal::new(Code::UpstreamFailed, detail)))
+    answered.unwrap_or_else(|_| Err(Refusal::new(Code::UpstreamFailed, detail)))
 }
 
 /// A request on its way from the claim to the answer.
@@ -312,6 +323,8 @@ struct Settling<'a> {
     policy: &'a Policy,
     route: Option<usize>,
     admitted: &'a Admitted,
+    /// Set once the store has judged the claim.
+    judged: &'a AtomicBool,
 }
 
 impl Settling<'_> {
@@ -328,17 +341,19 @@ impl Settling<'_> {
         R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
         R::Error: Into<BoxError>,
     {
-        let Self { door, policy, route, admitted } = *self;
+        let Self { door, policy, route, admitted, judged } = *self;
         let pass = match door.enter(admitted, policy, route).await? {
             Ok(pass) => pass,
-            Err(stored) => return said_again(stored, policy),
+            Err(stored) => return said_again(stored, door, policy),
         };
         // The lease began no earlier than we asked for it.
         let asked = Instant::now();
-        let (permit, was_expired) = match door.claim(admitted, policy, answer.closed()).await? {
+        let claimed = door.claim(admitted, policy, answer.closed()).await;
+        judged.store(true, Ordering::Release);
+        let (permit, was_expired) = match claimed? {
             Verdict::Run { permit, was_expired } => (permit, was_expired),
             Verdict::Replay(stored) => {
-                return said_again(door.replay(&stored, admitted).await?, policy);
+                return said_again(door.replay(&stored, admitted).await?, door, policy);
             }
             other => return Err(door.refuse(other, admitted, policy).await),
         };
@@ -372,7 +387,9 @@ impl Settling<'_> {
     async fn overtaken(&self) -> Result<Response<Body>, Refusal> {
         let Self { door, policy, admitted, .. } = *self;
         match door.claim(admitted, policy, std::future::pending()).await? {
-            Verdict::Replay(stored) => said_again(door.replay(&stored, admitted).await?, policy),
+            Verdict::Replay(stored) => {
+                said_again(door.replay(&stored, admitted).await?, door, policy)
+            }
             // Whoever overtook us has it in hand; a fresh grant is not ours to use here.
             Verdict::Run { permit, .. } => {
                 let _ = door.engine.release(&permit).await;

@@ -79,7 +79,8 @@ impl OneCommit<'_> {
         R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
         R::Error: Into<BoxError>,
     {
-        let known = self.door.engine.look_before(&self.admitted.claim).await;
+        let looking = self.door.engine.look_before(&self.admitted.claim);
+        let known = self.door.in_time(looking).await?;
         if let Some(verdict) = known.map_err(|error| no_answer(&error))? {
             return self.not_run(verdict).await;
         }
@@ -138,7 +139,8 @@ impl OneCommit<'_> {
         let request_id = head.headers.get(names::X_REQUEST_ID).cloned();
         let correlation_id = head.headers.get(names::X_CORRELATION_ID).cloned();
         let most = self.policy.max_stored_bytes;
-        let work = async move {
+        let mut share = self.door.gates.answer_share();
+        let work = async {
             std::future::poll_fn(|context| inner.poll_ready(context)).await.map_err(Into::into)?;
             let response = inner.call(Request::from_parts(head, B::from(body))).await;
             let response: Response<R> = response.map_err(Into::into)?;
@@ -146,7 +148,7 @@ impl OneCommit<'_> {
             let body = if is_stream(head.headers.get(CONTENT_TYPE)) {
                 Buffered::TooLarge(Bytes::new(), body)
             } else {
-                buffer(body, most).await
+                buffer(body, most, &mut share).await
             };
             Ok::<_, BoxError>((head, body))
         };
@@ -173,10 +175,10 @@ impl OneCommit<'_> {
                     passing = !code.is_outcome();
                     Given::Whole(said)
                 }
-                None => Given::Whole(bytes),
+                None => Given::Whole(share.hold(bytes)),
             },
-            Buffered::TooLarge(read, rest) => {
-                Given::Live(Body::live(Resumed { read: Some(read), rest }))
+            Buffered::TooLarge(read, rest) | Buffered::NoRoom(read, rest) => {
+                Given::Live(Body::live(Resumed { read: Some(share.hold(read)), rest }))
             }
             Buffered::Broken(error) => return Err(nothing_written(&error)),
         };
@@ -207,7 +209,8 @@ impl OneCommit<'_> {
 
     /// Commits an answer with its effects and the key.
     async fn together(&self, completion: Completion) -> Result<OnceVerdict, Refusal> {
-        let committed = self.door.engine.run_once(&self.admitted.claim, &completion).await;
+        let committing = self.door.engine.run_once(&self.admitted.claim, &completion);
+        let committed = self.door.in_time(committing).await?;
         committed.map_err(|error| match error {
             // The client's part was checked at the door: these bounds are the handler's.
             EngineError::Limit(limit) => Refusal::new(
@@ -266,7 +269,8 @@ impl OneCommit<'_> {
     async fn not_run(&self, verdict: Verdict) -> Result<Response<Body>, Refusal> {
         match verdict {
             Verdict::Replay(stored) => {
-                said_again(self.door.replay(&stored, self.admitted).await?, self.policy)
+                let stored = self.door.replay(&stored, self.admitted).await?;
+                said_again(stored, self.door, self.policy)
             }
             Verdict::Mismatch(record) if record.key != self.admitted.claim.key => {
                 let detail = "a job or a further key of this request is another one's already; \

@@ -1,18 +1,14 @@
-//! Room for request bodies: what all of them together may hold in memory.
+//! Room for bodies: what all of them together may hold in memory.
 //!
-//! Each request has its own bound; many slow ones at once would still add up. A body takes room as
-//! it comes in and gives it back when its last byte is dropped, wherever it went. Small bodies are
-//! not counted: their number is bounded already, and counting would cost every request.
+//! Each body has its own bound; many slow ones at once would still add up. Requests and answers
+//! have a room each, so that neither can starve the other. A body takes room as it comes in and
+//! gives it back when its last byte is dropped, wherever it went. Small bodies are not counted:
+//! their number is bounded already, and counting would cost every request.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http_body::{Body as HttpBody, Frame, SizeHint};
-
-use super::body::BoxError;
 
 /// Bodies up to this size are not counted.
 const UNCOUNTED_BYTES: u64 = 16 << 10;
@@ -28,6 +24,16 @@ impl Room {
     /// Room for so many bytes.
     pub(super) fn new(most: u64) -> Arc<Self> {
         Arc::new(Self { taken: AtomicU64::new(0), most })
+    }
+
+    /// Whether nothing more fits.
+    pub(super) fn is_full(&self) -> bool {
+        self.taken.load(Ordering::Relaxed).saturating_add(UNCOUNTED_BYTES) > self.most
+    }
+
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
     }
 
     fn take(&self, bytes: u64) -> bool {
@@ -58,10 +64,19 @@ impl Share {
         }
     }
 
+    /// Takes room ahead for all that is to come, if there is any.
+    pub(super) fn reserve(&mut self, bytes: u64) -> bool {
+        let fits = bytes <= UNCOUNTED_BYTES || self.room.take(bytes);
+        if fits && bytes > UNCOUNTED_BYTES {
+            self.taken += bytes;
+        }
+        fits
+    }
+
     /// Takes room for so many more bytes, if there is any.
     pub(super) fn grow(&mut self, bytes: u64) -> bool {
         self.read += bytes;
-        if self.read <= UNCOUNTED_BYTES {
+        if self.read <= UNCOUNTED_BYTES.max(self.taken) {
             return true;
         }
         let more = self.read - self.taken;
@@ -90,47 +105,6 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// There is no room for more bodies now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("too many bytes of requests are held already")]
-pub(super) struct Full;
-
-/// A body that takes room as it is read.
-pub(super) struct Counted<'s, B> {
-    pub(super) body: B,
-    pub(super) share: &'s mut Share,
-}
-
-impl<B> HttpBody for Counted<'_, B>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let this = &mut *self;
-        let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
-        Poll::Ready(frame.map(|frame| {
-            let frame = frame.map_err(Into::into)?;
-            let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
-            if this.share.grow(bytes) { Ok(frame) } else { Err(Full.into()) }
-        }))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,6 +123,17 @@ mod tests {
         assert!(!Share::of(&room).grow(60_000), "a part of it still lives");
         drop(part);
         assert!(Share::of(&room).grow(60_000));
-        assert_eq!(room.taken.load(Ordering::Relaxed), 0);
+        assert_eq!(room.taken(), 0);
+    }
+
+    #[test]
+    fn what_was_reserved_is_not_taken_twice() {
+        let room = Room::new(100_000);
+        let mut share = Share::of(&room);
+        assert!(share.reserve(90_000) && room.is_full());
+        assert!((0..9).all(|_| share.grow(10_000)));
+        assert!(!share.grow(20_000));
+        drop(share);
+        assert!(!room.is_full());
     }
 }

@@ -142,10 +142,11 @@ impl Run<'_> {
         }
         names::strip_ours(&mut head.headers);
         let most = self.policy.max_stored_bytes;
+        let mut share = self.door.gates.answer_share();
         let body = if is_stream(head.headers.get(CONTENT_TYPE)) {
             Buffered::TooLarge(Bytes::new(), body)
         } else {
-            self.renewing(buffer(body, most)).await?
+            self.renewing(buffer(body, most, &mut share)).await?
         };
         match body {
             Buffered::Whole(mut bytes) => {
@@ -159,16 +160,17 @@ impl Run<'_> {
                     }
                 }
                 self.record(&head, Some(bytes.clone())).await?;
-                Ok(Response::from_parts(head, Body::from(bytes)))
+                Ok(Response::from_parts(head, Body::from(share.hold(bytes))))
             }
-            Buffered::TooLarge(read, rest) => {
+            // It has run: an answer without room is passed on as one that is too large.
+            Buffered::TooLarge(read, rest) | Buffered::NoRoom(read, rest) => {
                 self.pass.ended(Some(head.status));
                 // Done, whatever becomes of the stream: it never runs again.
                 self.record(&head, None).await?;
                 if keep(head.status.as_u16()) != Keep::Never {
                     head.headers.insert(names::STORED, HeaderValue::from_static("false"));
                 }
-                let body = Body::live(Resumed { read: Some(read), rest });
+                let body = Body::live(Resumed { read: Some(share.hold(read)), rest });
                 Ok(Response::from_parts(head, body))
             }
             Buffered::Broken(error) => self.failed(&error).await,
@@ -248,8 +250,8 @@ impl Run<'_> {
             return Ok(None);
         }
         let outcome = stored.outcome.as_deref().unwrap_or_default();
-        let response = decode(outcome).and_then(replayed).map_err(Lost::Refused)?;
-        Ok(Some(response.map(Body::from)))
+        let response = decode(outcome).and_then(|stored| replayed(stored, self.door));
+        Ok(Some(response.map_err(Lost::Refused)?.map(Body::from)))
     }
 
     async fn record(&self, head: &http::response::Parts, body: Option<Bytes>) -> Result<(), Lost> {

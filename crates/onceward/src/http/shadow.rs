@@ -69,7 +69,7 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let mut share = door.gates.share();
+    let mut share = door.gates.body_share();
     // Only a body of known length can be looked at and still be passed on whole.
     let would = match (brought(&head.headers, policy), body.size_hint().exact()) {
         (Err(refusal), _) => Some(Would::Refuse(refusal.code)),
@@ -79,7 +79,7 @@ where
             Some(Would::Refuse(Code::BodyTooLarge))
         }
         // What others hold already counts here too; enforced, it would be shed.
-        (_, Some(bytes)) if !share.grow(bytes) => Some(Would::Refuse(Code::Shed)),
+        (_, Some(bytes)) if !share.reserve(bytes) => Some(Would::Refuse(Code::Shed)),
         _ => None,
     };
     let caller = door.identify(&mut head);
@@ -87,10 +87,10 @@ where
         door.shadow.count(place.route, would.unwrap_or(Would::Refuse(Code::AuthRequired)));
         return Ok(pass(inner, Request::from_parts(head, body), request_id).await);
     };
-    let body = match buffer(body, policy.max_request_bytes).await {
+    let body = match buffer(body, policy.max_request_bytes, &mut share).await {
         Buffered::Whole(body) => share.hold(body),
         // Its length was known: the client went away in the middle of it.
-        Buffered::TooLarge(..) | Buffered::Broken(_) => {
+        Buffered::TooLarge(..) | Buffered::NoRoom(..) | Buffered::Broken(_) => {
             return Err(Refusal::new(Code::BadRequest, "the body broke off"));
         }
     };
