@@ -65,7 +65,12 @@ impl Upkeep {
 
     /// Seals what was written last, once nothing more is: whoever changes it afterwards is found.
     /// What can't be sealed in time is sealed by the next process.
-    pub(crate) async fn finish(self, engine: &Engine) {
+    pub(crate) async fn finish(mut self, engine: &Engine) {
+        for task in std::mem::take(&mut self.tasks) {
+            // One that is at work ends at its next pause; the store is not closed under it.
+            task.abort();
+            let _ = task.await;
+        }
         engine.flush_notes().await;
         let last = async {
             while matches!(self.sealer.pass().await, Ok(SealReport { more: true, .. })) {}
