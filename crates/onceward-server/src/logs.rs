@@ -92,17 +92,32 @@ impl Lines {
     }
 }
 
+/// How long a line waits for others, to be written with them: waking a thread and a call of the
+/// system for each line would cost more than the line.
+const GATHERED_FOR: Duration = Duration::from_millis(5);
+
 fn write_lines(waiting: &Receiver<Line>, dropped: &AtomicU64) {
     let mut out = io::stderr();
-    while let Ok(line) = waiting.recv() {
-        // Whoever reads standard error may be gone; nobody is left to be told.
-        match line {
-            Line::Text(text) => drop(out.write_all(&text)),
-            Line::End(written) => drop(written.send(())),
+    while let Ok(first) = waiting.recv() {
+        if matches!(first, Line::Text(_)) {
+            std::thread::sleep(GATHERED_FOR);
+        }
+        let (mut text, mut ends) = (Vec::new(), Vec::new());
+        for line in std::iter::once(first).chain(waiting.try_iter().take(LINES_MAX)) {
+            match line {
+                Line::Text(line) => text.extend_from_slice(&line),
+                Line::End(written) => ends.push(written),
+            }
         }
         let lost = dropped.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            let _ = writeln!(out, "{lost} lines of the log were dropped: nobody reads fast enough");
+            let told = format!("{lost} lines of the log were dropped: nobody reads fast enough\n");
+            text.extend_from_slice(told.as_bytes());
+        }
+        // Whoever reads standard error may be gone; nobody is left to be told.
+        let _ = out.write_all(&text);
+        for written in ends {
+            let _ = written.send(());
         }
     }
 }
