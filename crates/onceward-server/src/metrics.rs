@@ -4,7 +4,7 @@
 //! number of endpoints and tenants is bounded: what comes after is counted as `other`, so that no
 //! caller can make the process remember names without end.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -75,6 +75,9 @@ struct LostLabels {
 
 type Name = Arc<String>;
 
+/// Names as they are counted, looked up for every request.
+type Names = RwLock<HashMap<String, Name>>;
+
 /// What an answered request is counted as.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answered {
@@ -92,8 +95,8 @@ pub(crate) struct Metrics {
     registry: RwLock<Registry>,
     store: &'static str,
     per_tenant: bool,
-    names: Mutex<HashSet<Name>>,
-    tenants: Mutex<HashSet<Name>>,
+    names: Names,
+    tenants: Names,
     requests: Family<RequestLabels, Counter>,
     claims: Family<VerdictLabels, Counter>,
     replays: Family<EndpointLabels, Counter>,
@@ -166,8 +169,8 @@ impl Metrics {
             registry: RwLock::new(Registry::with_prefix("onceward")),
             store,
             per_tenant,
-            names: Mutex::default(),
-            tenants: Mutex::default(),
+            names: Names::default(),
+            tenants: Names::default(),
             requests: Family::default(),
             claims: Family::default(),
             replays: Family::default(),
@@ -419,15 +422,18 @@ impl Metrics {
 }
 
 /// A name as it is counted, and whether it comes for the first time.
-fn known(names: &Mutex<HashSet<Name>>, name: &str) -> (Name, bool) {
-    let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
-    let wanted = Arc::new(name.to_string());
-    if let Some(known) = names.get(&wanted) {
+fn known(names: &Names, name: &str) -> (Name, bool) {
+    if let Some(known) = names.read().unwrap_or_else(PoisonError::into_inner).get(name) {
         return (known.clone(), false);
     }
-    let kept = if names.len() < NAMES_MAX { wanted } else { Arc::new(OTHER.to_string()) };
-    let is_new = names.insert(kept.clone());
-    (kept, is_new)
+    let mut names = names.write().unwrap_or_else(PoisonError::into_inner);
+    let kept = if names.len() < NAMES_MAX { name } else { OTHER };
+    if let Some(known) = names.get(kept) {
+        return (known.clone(), false);
+    }
+    let counted = Arc::new(kept.to_string());
+    names.insert(kept.to_string(), counted.clone());
+    (counted, true)
 }
 
 #[cfg(test)]

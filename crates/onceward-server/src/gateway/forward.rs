@@ -113,6 +113,7 @@ impl Inner {
         let mut seen = 0;
         loop {
             tokio::select! {
+                biased;
                 sent = &mut sending => return sent,
                 () = tokio::time::sleep(self.silence) => {}
             }

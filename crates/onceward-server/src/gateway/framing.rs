@@ -6,8 +6,8 @@
 //! decides nothing; when it loses its place, the library's own reading still holds.
 //!
 //! It changes one thing. The library answers a control character in a header with a bare 400 of its
-//! own. In a key it gets the high bit set ([`NO_KEYS`]), which the library lets pass and no key may
-//! have: so the refusal is the layer's, in the words of its route. Not done where the line came in several
+//! own. In a key it gets the high bit set, which the library lets pass and no key may have: so the
+//! refusal is the layer's, in the words of its route. Not done where the line came in several
 //! reads, and not in HTTP/2, whose library ends the stream.
 
 /// Longest head line that is looked at; the library refuses longer heads by itself.

@@ -4,8 +4,6 @@
 //! says who asks and what is asked can't be removed that way: else a client could strip the word of
 //! a trusted proxy in front of us.
 
-use std::net::SocketAddr;
-
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST,
     IF_MATCH, IF_NONE_MATCH, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
@@ -82,7 +80,7 @@ pub(super) fn strip_answer(headers: &mut HeaderMap) {
 }
 
 /// Says where a request came from, and gives it one `Host` and one `Cookie` as HTTP/1.1 has them.
-pub(super) fn introduce(head: &mut Parts, client: SocketAddr, is_tls: bool) {
+pub(super) fn introduce(head: &mut Parts, client: &HeaderValue, is_tls: bool) {
     // A target with an authority (HTTP/2, absolute form) wins over Host (RFC 9112 §3.2.2).
     let authority = head.uri.authority().map(|authority| authority.as_str().to_string());
     let named = authority.and_then(|authority| HeaderValue::from_str(&authority).ok());
@@ -93,10 +91,14 @@ pub(super) fn introduce(head: &mut Parts, client: SocketAddr, is_tls: bool) {
     }
     let proto = HeaderValue::from_static(if is_tls { "https" } else { "http" });
     head.headers.entry(X_FORWARDED_PROTO).or_insert(proto);
-    let mut through: Vec<String> = texts(&head.headers, &X_FORWARDED_FOR);
-    through.push(client.ip().to_string());
-    if let Ok(value) = HeaderValue::from_str(&through.join(", ")) {
-        head.headers.insert(X_FORWARDED_FOR, value);
+    let mut through = texts(&head.headers, &X_FORWARDED_FOR);
+    if through.is_empty() {
+        head.headers.insert(X_FORWARDED_FOR, client.clone());
+    } else {
+        through.extend(client.to_str().ok().map(ToString::to_string));
+        if let Ok(value) = HeaderValue::from_str(&through.join(", ")) {
+            head.headers.insert(X_FORWARDED_FOR, value);
+        }
     }
     if head.version == Version::HTTP_2 && head.headers.get_all(COOKIE).iter().nth(1).is_some() {
         // HTTP/2 may split it (RFC 9113 §8.2.3).
@@ -165,7 +167,7 @@ mod tests {
             .header("cookie", "b=2")
             .header("x-forwarded-for", "192.0.2.1");
         let mut head = request.body(()).unwrap().into_parts().0;
-        introduce(&mut head, "192.0.2.2:1".parse().unwrap(), true);
+        introduce(&mut head, &HeaderValue::from_static("192.0.2.2"), true);
         let text = |name: &str| head.headers[name].to_str().unwrap();
         assert_eq!((text("host"), text("cookie")), ("api.example", "a=1; b=2"));
         assert_eq!(text("x-forwarded-for"), "192.0.2.1, 192.0.2.2");

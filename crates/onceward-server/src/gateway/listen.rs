@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use hyper::service::Service;
@@ -73,7 +73,8 @@ impl Listener {
 /// A client's connection, as far as its requests need to know.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
-    pub(super) address: SocketAddr,
+    /// Its address, as the next hop is told it.
+    pub(super) address: HeaderValue,
     pub(super) is_tls: bool,
     pub(super) double_framed: DoubleFramed,
 }
@@ -200,6 +201,7 @@ impl Server {
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let socket = Socket::new(stream, self.headers_for, self.write_for);
+        let Ok(address) = HeaderValue::from_str(&address.ip().to_string()) else { return };
         let peer = Peer { address, is_tls, double_framed: socket.double_framed() };
         let service = serves.connection(peer);
         let connection = self.http.serve_connection(TokioIo::new(socket), service);

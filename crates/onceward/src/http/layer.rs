@@ -127,7 +127,10 @@ where
     let mut served = Served::at(&place.endpoint);
     let mut key = None;
     let result = match policy.mode {
-        Mode::Shadow => shadow(&door, inner, (head, body), (&policy, &place), &request_id).await,
+        Mode::Shadow => {
+            let at = (&*policy, &place);
+            Box::pin(shadow(&door, inner, (head, body), at, &request_id)).await
+        }
         _ => {
             let at = (&policy, place);
             let told = (&*request_id, &mut served, &mut key);
@@ -190,6 +193,31 @@ where
         speaker.mark_unkeyed(response.headers_mut());
         return Ok(response);
     }
+    // Boxed, because the future of all that may happen to a key is large, and what passes without
+    // one need not carry it.
+    let told = (served, told);
+    Box::pin(keyed(door, inner, (head, body), (policy, place), told, (key, unkeyed))).await
+}
+
+/// The protected way of a request whose key is known, or is to be refused.
+async fn keyed<S, B, R>(
+    door: Arc<Door>,
+    inner: S,
+    (mut head, body): (Parts, B),
+    (policy, place): (&Arc<Policy>, Place),
+    (served, told): (&mut Served, &mut Option<String>),
+    (key, unkeyed): (Result<Brought, Refusal>, bool),
+) -> Result<Response<Body>, Refusal>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: HttpBody<Data = Bytes> + From<Bytes> + Unpin + Send + 'static,
+    B::Error: Into<BoxError>,
+    R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let speaker = policy.dialect.speaker();
     let caller = door.identify(&mut head).ok_or_else(|| {
         Refusal::new(Code::AuthRequired, "a claim needs to know who makes it: send credentials")
     })?;
@@ -230,7 +258,7 @@ where
                     let (caller, route) = (&caller, place.route);
                     let _entered = door.drain.enter().ok_or_else(going_down)?;
                     let once = OneCommit { door, policy, route, admitted, caller };
-                    once.settle(inner, (head, body)).await?
+                    Box::pin(once.settle(inner, (head, body))).await?
                 }
             }
         }
