@@ -281,7 +281,7 @@ mod tests {
         }
 
         fn size_hint(&self) -> SizeHint {
-            self.hint.clone()
+            self.hint
         }
     }
 
