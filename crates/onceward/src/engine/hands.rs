@@ -1,12 +1,15 @@
-//! Jobs that a take of this process reaches for right now: others of it pass them over.
+//! Jobs that a take of this process reaches for right now: others of it pass them over, and begin
+//! to look where its look has ended.
 //!
 //! Several workers of one process see the same jobs at the head of a queue, and all but one of
 //! them would be refused. Nothing hangs on it: whoever comes too late is refused by the store.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use onceward_core::key::Key;
+
+use crate::store::Cursor;
 
 /// Everything that is being reached for.
 #[derive(Debug, Default)]
@@ -54,6 +57,66 @@ impl Drop for Reach<'_> {
     }
 }
 
+/// How far the takes under way have looked, per queue. One of them begins at the head, whatever the
+/// others do, so that nothing there waits for long.
+#[derive(Debug, Default)]
+pub(super) struct Ahead(Mutex<HashMap<String, Front>>);
+
+#[derive(Debug, Default)]
+struct Front {
+    takes: usize,
+    /// Whether one of them has begun at the head.
+    is_led: bool,
+    /// Where the last page of any of them has ended.
+    after: Option<Cursor>,
+}
+
+/// A take that looks through a queue, until it is dropped.
+pub(super) struct Looking<'a> {
+    ahead: &'a Ahead,
+    queue: &'a str,
+    leads: bool,
+}
+
+impl Ahead {
+    /// Begins to look: behind what others have seen, if one of them is at the head.
+    pub(super) fn begin<'a>(&'a self, queue: &'a str) -> (Looking<'a>, Option<Cursor>) {
+        let mut all = self.locked();
+        let front = all.entry(queue.to_string()).or_default();
+        let leads = !front.is_led;
+        front.is_led = true;
+        front.takes += 1;
+        let after = front.after.clone().filter(|_| !leads);
+        (Looking { ahead: self, queue, leads }, after)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<String, Front>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Looking<'_> {
+    /// Notes where a page has ended; none at the queue's end.
+    pub(super) fn saw(&self, next: Option<&Cursor>) {
+        if let Some(front) = self.ahead.locked().get_mut(self.queue) {
+            front.after = next.cloned();
+        }
+    }
+}
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        let mut all = self.ahead.locked();
+        if let Some(front) = all.get_mut(self.queue) {
+            front.takes -= 1;
+            front.is_led &= !self.leads;
+            if front.takes == 0 {
+                all.remove(self.queue);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,5 +134,25 @@ mod tests {
         assert!(other.seize(&key("1"), || true));
         drop(other);
         assert!(hands.locked().is_empty());
+    }
+
+    #[test]
+    fn one_look_begins_at_the_head_and_the_others_behind_it() {
+        let ahead = Ahead::default();
+        let (one, after) = ahead.begin("q");
+        assert_eq!(after, None);
+        one.saw(Some(&Cursor("5".into())));
+        let (two, after) = ahead.begin("q");
+        assert_eq!(after, Some(Cursor("5".into())));
+        assert_eq!(ahead.begin("other").1, None);
+        two.saw(Some(&Cursor("9".into())));
+        drop(one);
+        let (three, after) = ahead.begin("q");
+        assert_eq!(after, None, "nobody is at the head any more");
+        assert_eq!(ahead.begin("q").1, Some(Cursor("9".into())));
+        three.saw(None);
+        assert_eq!(ahead.begin("q").1, None, "all was seen");
+        drop((two, three));
+        assert!(ahead.locked().is_empty());
     }
 }

@@ -276,16 +276,13 @@ impl Engine {
         if self.take_next_in_line(take, pick, &unheard).await {
             return Ok(unheard.hear());
         }
-        let mut after = self.0.places.leave(&unheard.place);
-        let left = self.0.rounds.behind.left(&escape(&take.queue));
-        let mut looked = None;
+        let (looking, ahead) = self.0.ahead.begin(&take.queue);
+        let mut after = self.0.places.leave(&unheard.place).or(ahead);
         let begun_behind = after.is_some();
-        let (mut from_the_head, mut through) = (!begun_behind, false);
+        let left = self.0.rounds.behind.left(&escape(&take.queue));
+        let (mut looked, mut from_the_head, mut through) = (None, !begun_behind, false);
         for _ in 0..PAGES_MAX {
             let wanted = take.max.saturating_sub(unheard.count());
-            if wanted == 0 {
-                break;
-            }
             let what = List::Due { queue: escape(&take.queue).into_owned() };
             let window = wanted.saturating_mul(WINDOW).min(WINDOW_MAX).max(wanted).max(PAGE_MIN);
             let listed =
@@ -298,6 +295,7 @@ impl Engine {
                 (Err(error), _) | (_, Err(error)) => return Err(error),
             };
             looked = Some(page.now);
+            looking.saw(page.next.as_ref());
             let Items::Records(mut due) = page.items else { break };
             let at_hand = at_hand(&due, page.payloads);
             if page.next.is_some() {
@@ -311,7 +309,7 @@ impl Engine {
             }
             after = page.next;
             through |= after.is_none();
-            if through && from_the_head {
+            if through && from_the_head || unheard.count() >= take.max {
                 break;
             }
             from_the_head |= through;
