@@ -25,6 +25,9 @@ const WAIT: Duration = Duration::from_secs(2);
 /// First and longest pause after the store gave no answer.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How long a take waits for more places while few are free: those that run may end in a moment,
+/// and a look at the queue costs the same for one job as for many.
+const PATIENCE: Duration = Duration::from_millis(2);
 
 pub(super) type Handler =
     Arc<dyn Fn(Context) -> BoxFuture<'static, Result<Done, JobError>> + Send + Sync>;
@@ -71,6 +74,7 @@ impl Queue {
                 }
                 continue;
             }
+            self.more_places().await;
             // A place that is freed may let a job in that its own limit kept back.
             let keyed = self.limits.is_keyed() && self.limits.free() < self.limits.max();
             let stop = async {
@@ -89,6 +93,24 @@ impl Queue {
                 }
             }
         }
+    }
+
+    /// Waits a moment for more places, if few are free.
+    async fn more_places(&self) {
+        let worth_a_look = self.limits.max().min(self.take_max) / 2;
+        let freed = async {
+            loop {
+                let freed = self.limits.freed();
+                tokio::pin!(freed);
+                freed.as_mut().enable();
+                if self.limits.free() >= worth_a_look {
+                    return;
+                }
+                freed.await;
+            }
+        };
+        // What is free by then will do.
+        let _ = tokio::time::timeout(PATIENCE, freed).await;
     }
 
     async fn take(
