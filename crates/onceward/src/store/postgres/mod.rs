@@ -14,6 +14,7 @@ mod group;
 mod group_rows;
 mod list;
 mod locks;
+mod looks;
 mod migrate;
 mod open;
 mod options;
@@ -39,6 +40,7 @@ use onceward_core::key::Key;
 use super::{
     Capabilities, Committed, Cursor, List, Loaded, Page, Read, Store, StoreError, StoreFuture,
 };
+use looks::Looks;
 use open::{Pool, Role, Target};
 use standing::Standing;
 use watch::Watch;
@@ -56,6 +58,7 @@ pub struct PostgresStore {
     standing: Standing,
     writers: Arc<Pool>,
     readers: Arc<Pool>,
+    looks: Arc<Looks>,
     watch: Arc<Watch>,
 }
 
@@ -75,7 +78,8 @@ impl PostgresStore {
         let standing = writers.warm().await?;
         readers.warm().await?;
         let watch = Arc::new(Watch::start(target));
-        Ok(Self { schema, idle_ms, standing, writers, readers, watch })
+        let looks = Arc::new(Looks::new(readers.clone()));
+        Ok(Self { schema, idle_ms, standing, writers, readers, looks, watch })
     }
 
     /// Makes the schema or brings it up to date. Safe to run at any time, by many at once.
@@ -117,11 +121,7 @@ impl Store for PostgresStore {
     }
 
     fn load(&self, reads: Vec<Read>) -> StoreFuture<'_, Loaded> {
-        let readers = self.readers.clone();
-        owned(StoreError::NotApplied, async move {
-            let lease = readers.lease().await?;
-            reader::load(lease, &reads).await
-        })
+        Box::pin(self.looks.clone().load(reads))
     }
 
     fn commit(&self, group: Vec<Arc<Batch>>) -> StoreFuture<'_, Committed> {

@@ -14,12 +14,16 @@ use super::open::{Lease, Session};
 use super::rows;
 use super::sql::Sql;
 
-/// Looks things up. Facts come in the order of the reads.
-pub(super) async fn load(lease: Lease, reads: &[Read]) -> Result<Loaded, StoreError> {
+/// Looks things up for several who ask. Facts come in the order of the reads; who meets damage
+/// hears of it, and his neighbours don't.
+pub(super) async fn load(
+    lease: Lease,
+    looks: &[Vec<Read>],
+) -> Result<Vec<Result<Loaded, StoreError>>, StoreError> {
     let mut keys = Vec::new();
     let mut payloads = Vec::new();
     let mut subjects = Vec::new();
-    for read in reads {
+    for read in looks.iter().flatten() {
         match read {
             Read::Record { key, payload } => {
                 keys.push(key);
@@ -33,27 +37,33 @@ pub(super) async fn load(lease: Lease, reads: &[Read]) -> Result<Loaded, StoreEr
     lease.give_back();
 
     let mut now = None;
-    let mut found: Vec<Option<Found>> = vec![None; keys.len()];
-    let mut marked = vec![None; subjects.len()];
+    let mut found: Vec<_> = (0..keys.len()).map(|_| Ok(None)).collect();
+    let mut marked: Vec<_> = (0..subjects.len()).map(|_| Ok(None)).collect();
     for row in &rows {
         match rows::place_column(row)? {
             0 => now = Some(rows::now(row)?),
             place @ 1.. => {
-                let (stored, payload) = rows::read_stored(row)?;
-                fill(&mut found, place, Found { stored, payload });
+                let read = rows::read_stored(row);
+                let read = read.map(|(stored, payload)| Some(Found { stored, payload }));
+                fill(&mut found, place, read);
             }
-            place => fill(&mut marked, -place, rows::read_mark(row)?.1),
+            place => fill(&mut marked, -place, rows::read_mark(row).map(|(_, mark)| Some(mark))),
         }
     }
     let Some(now) = now else {
         return Err(StoreError::Corrupt("a load came without an instant".into()));
     };
     let (mut found, mut marked) = (found.into_iter(), marked.into_iter());
-    let facts = reads.iter().map(|read| match read {
-        Read::Record { .. } => Fact::Record(found.next().flatten()),
-        Read::Mark(_) => Fact::Mark(marked.next().flatten()),
+    let mut fact = |read: &Read| match read {
+        Read::Record { .. } => found.next().unwrap_or(Ok(None)).map(Fact::Record),
+        Read::Mark(_) => marked.next().unwrap_or(Ok(None)).map(Fact::Mark),
+    };
+    let loaded = looks.iter().map(|reads| {
+        // All of them are counted, also those behind a damaged one.
+        let facts: Vec<_> = reads.iter().map(&mut fact).collect();
+        Ok(Loaded { now, facts: facts.into_iter().collect::<Result<_, _>>()? })
     });
-    Ok(Loaded { now, facts: facts.collect() })
+    Ok(loaded.collect())
 }
 
 async fn look(
@@ -80,9 +90,9 @@ pub(super) async fn now(session: &Session) -> Result<At, Error> {
 }
 
 /// Sets a place, counted from 1; the server gives no other places than it was asked for.
-fn fill<T>(places: &mut [Option<T>], place: i64, value: T) {
+fn fill<T>(places: &mut [T], place: i64, value: T) {
     let place = usize::try_from(place - 1).ok();
     if let Some(there) = place.and_then(|place| places.get_mut(place)) {
-        *there = Some(value);
+        *there = value;
     }
 }
