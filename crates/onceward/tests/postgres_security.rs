@@ -112,7 +112,7 @@ async fn write_breaches(used: &Client) -> Vec<String> {
          VALUES ('b', 'x:y', 1, 1, '')",
         "UPDATE marks SET tenant = 'b'",
         "INSERT INTO audit (tenant, action, at) VALUES ('b', 'forged', 1)",
-        "INSERT INTO outcomes (tenant, kind, name, bytes) VALUES ('b', 0, 'x:y', '')",
+        "INSERT INTO outcomes (id, tenant, bytes) VALUES (1, 'b', '')",
         "UPDATE records SET tenant = 'b'",
         "DELETE FROM audit",
         "UPDATE audit SET action = 'forged'",

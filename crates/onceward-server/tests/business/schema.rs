@@ -67,7 +67,7 @@ async fn e05_row_level_security_binds_the_engine_and_the_seeds_indexes_are_there
     let partial = "SELECT indexdef FROM pg_indexes WHERE schemaname = 'onceward' \
                    AND indexname = 'records_sweep'";
     let partial = column(&sql, partial).await.concat();
-    assert!(partial.ends_with("WHERE (sweep_at IS NOT NULL)"), "{partial}");
+    assert!(partial.ends_with("WHERE (sweep_from IS NOT NULL)"), "{partial}");
     let of = format!("SELECT name FROM records WHERE kind = 0 AND tenant = '{ORGANISATION_A}'");
     for query in [
         of.clone(),
@@ -77,10 +77,10 @@ async fn e05_row_level_security_binds_the_engine_and_the_seeds_indexes_are_there
         let plan = plan(&sql, &query).await;
         assert!(plan.contains("records_request_pkey") && plan.contains("tenant ="), "{plan}");
     }
-    let due = "SELECT name FROM records WHERE sweep_at IS NOT NULL AND sweep_at <= 1 \
-               ORDER BY sweep_at LIMIT 10";
+    let due = "SELECT name FROM records WHERE sweep_from IS NOT NULL AND sweep_from <= 1 \
+               ORDER BY sweep_from LIMIT 10";
     let plan = plan(&sql, due).await;
-    assert!(plan.contains("(sweep_at <=") && !plan.contains("Seq Scan"), "{plan}");
+    assert!(plan.contains("(sweep_from <=") && !plan.contains("Seq Scan"), "{plan}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

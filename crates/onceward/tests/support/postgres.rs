@@ -142,7 +142,7 @@ impl Harness for PostgresHarness {
                 Damage::Outcome(key) => (
                     key,
                     "UPDATE outcomes SET bytes = set_byte(bytes, 0, get_byte(bytes, 0) # 1) \
-                     WHERE tenant = $1 AND name = $2",
+                     WHERE id IN (SELECT outcome_id FROM records WHERE tenant = $1 AND name = $2)",
                 ),
                 Damage::Record(key) => (
                     key,

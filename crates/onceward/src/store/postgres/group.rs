@@ -46,25 +46,35 @@ pub(super) struct Put<'a> {
     /// Which put of the group it is.
     pub(super) turn: i32,
     pub(super) batch: i32,
-    /// The check that looked at the same record, or 0.
+    /// The check that looked at the same record.
     pub(super) checked: i32,
     pub(super) draft: &'a Draft,
     pub(super) token: Token,
+    /// What becomes of the bytes beside it: [`SETS`] or [`CLEARS`] of its outcome, and of its
+    /// payload times four.
+    pub(super) beside: i16,
     pub(super) body: Vec<u8>,
 }
+
+/// Bytes are set beside a record.
+const SETS: i16 = 1;
+/// There are none any more.
+const CLEARS: i16 = 2;
+/// What was said of an outcome, said of a payload.
+const OF_PAYLOAD: i16 = 4;
 
 /// Bytes that are set beside a record.
 pub(super) struct Beside<'a> {
     pub(super) batch: i32,
-    pub(super) checked: i32,
+    /// That of the record's put.
+    pub(super) turn: i32,
     pub(super) key: &'a Key,
     pub(super) bytes: &'a [u8],
 }
 
-/// What is dropped: 1 an outcome, 2 a payload, 0 the record with both.
+/// A record that is dropped, with all that lies beside it.
 pub(super) struct Gone<'a> {
     pub(super) batch: i32,
-    pub(super) what: i16,
     pub(super) key: &'a Key,
 }
 
@@ -87,6 +97,8 @@ pub(super) struct Noted<'a> {
 pub(super) struct Slice<'a> {
     pub(super) tenant: Cow<'a, str>,
     pub(super) kind: i16,
+    /// What some that may be there have no more: 1 an outcome, 2 a payload.
+    pub(super) drops: i16,
     pub(super) checks: Vec<Check<'a>>,
     pub(super) stands: Vec<Stand<'a>>,
     /// Records that must not be there.
@@ -117,22 +129,38 @@ pub(super) struct Group<'a> {
     checks: Vec<(i32, Option<usize>)>,
     stands: Vec<(i32, usize)>,
     firsts: Vec<Option<(i32, &'a Draft)>>,
-    /// Alone, a batch is sure of nothing but what its conditions say: if what lies beside its
-    /// record is not what the record tells, it is written all the same.
-    alone: bool,
 }
 
 impl<'a> Group<'a> {
     pub(super) fn of(schema: &str, batches: &'a [Arc<Batch>]) -> Self {
-        let mut group = Self { alone: batches.len() == 1, ..Self::default() };
+        let mut group = Self::default();
         for batch in batches {
             group.batches += 1;
             group.firsts.push(None);
             group.add(schema, batch);
         }
+        group.count_checks();
         group.locks.sort_unstable();
         group.locks.dedup();
         group
+    }
+
+    /// Counts the checks slice by slice: what they find is put together in that order.
+    fn count_checks(&mut self) {
+        let mut places = vec![0; self.checks.len() + 1];
+        let mut checks = Vec::with_capacity(self.checks.len());
+        for slice in &mut self.slices.0 {
+            for check in &mut slice.checks {
+                let was = usize::try_from(check.place).unwrap_or_default();
+                checks.push(self.checks[was - 1]);
+                check.place = count(checks.len());
+                places[was] = check.place;
+            }
+            for put in slice.fresh.iter_mut().chain(&mut slice.there).chain(&mut slice.others) {
+                put.checked = places[usize::try_from(put.checked).unwrap_or_default()];
+            }
+        }
+        self.checks = checks;
     }
 
     /// Whether two of its batches name the same row: then each has to see what the other did.
@@ -149,6 +177,7 @@ impl<'a> Group<'a> {
             self.slices.0.push(Slice {
                 tenant,
                 kind: kind.unwrap_or(NO_KIND),
+                drops: 0,
                 checks: Vec::new(),
                 stands: Vec::new(),
                 fresh: Vec::new(),
@@ -189,7 +218,7 @@ impl<'a> Group<'a> {
             match write {
                 Write::Put(draft) => self.add_put(batch, draft, from),
                 Write::Delete(key) => {
-                    self.slice_of(key).gone.push(Gone { batch: number, what: 0, key });
+                    self.slice_of(key).gone.push(Gone { batch: number, key });
                 }
                 Write::Mark { subject, position, value } => {
                     let digest = match value {
@@ -260,38 +289,52 @@ impl<'a> Group<'a> {
     fn add_put(&mut self, batch: &'a Batch, draft: &'a Draft, from: usize) {
         let key = &draft.record.key;
         let number = self.batches;
-        let (alone, body) = (self.alone, codec::encode_body(&draft.record));
+        let body = codec::encode_body(&draft.record);
         self.puts += 1;
         let turn = self.puts;
         self.firsts[index_of(number)].get_or_insert((turn, draft));
-        let slice = self.slice_of(key);
-        let looks = slice.checks.iter().rev();
+        let looks = self.slice_of(key).checks.iter().rev();
         let mut looks = looks.take_while(|check| check.place > count(from));
-        let checked = looks.find(|check| check.key == key).map_or(0, |check| check.place);
+        let checked = looks.find(|check| check.key == key).map(|check| check.place);
+        let checked = checked.unwrap_or_else(|| {
+            // Nothing is asked of it, but where it is has to be known.
+            self.push_check(key, None, 0, 0, None);
+            count(self.checks.len())
+        });
         let mut fresh = false;
         let mut there = false;
         for condition in batch.conditions.iter().filter(|is| is.key() == Some(key)) {
             fresh |= matches!(condition, Condition::Absent(_));
             there |= matches!(condition, Condition::RevIs(..) | Condition::FenceIs(..));
         }
-        let put = Put { turn, batch: number, checked, draft, token: batch.token, body };
+        let slice = self.slice_of(key);
+        let mut beside = 0;
+        match &draft.outcome {
+            Body::Set(bytes) if !bytes.is_empty() => {
+                slice.outcomes.push(Beside { batch: number, turn, key, bytes });
+                beside |= SETS;
+            }
+            // That an outcome is empty is told by its digest.
+            Body::Set(_) | Body::Clear => beside |= CLEARS,
+            Body::Keep => {}
+        }
+        match &draft.payload {
+            Body::Set(bytes) => {
+                slice.payloads.push(Beside { batch: number, turn, key, bytes });
+                beside |= SETS * OF_PAYLOAD;
+            }
+            Body::Clear => beside |= CLEARS * OF_PAYLOAD,
+            Body::Keep => {}
+        }
+        if !fresh {
+            slice.drops |= i16::from(beside % OF_PAYLOAD != 0);
+            slice.drops |= i16::from(beside / OF_PAYLOAD != 0) << 1;
+        }
+        let put = Put { turn, batch: number, checked, draft, token: batch.token, beside, body };
         match (fresh, there) {
             (true, _) => slice.fresh.push(put),
             (false, true) => slice.there.push(put),
             (false, false) => slice.others.push(put),
-        }
-        let checked = if alone { 0 } else { checked };
-        let bodies = [(1, &draft.outcome), (2, &draft.payload)];
-        for (what, body) in bodies {
-            match body {
-                Body::Set(bytes) => {
-                    let row = Beside { batch: number, checked, key, bytes };
-                    if what == 1 { slice.outcomes.push(row) } else { slice.payloads.push(row) }
-                }
-                // Where nothing is, nothing has to be dropped.
-                Body::Clear if !fresh => slice.gone.push(Gone { batch: number, what, key }),
-                Body::Clear | Body::Keep => {}
-            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use bytes::BytesMut;
 use onceward_core::codec;
-use onceward_core::record::{Body, FenceWrite, Time};
+use onceward_core::record::{Body, Draft, FenceWrite, State, Time};
 use onceward_core::stamp::At;
 use tokio_postgres::types::{IsNull, ToSql, Type};
 
@@ -49,6 +49,7 @@ impl ToSql for Slices<'_> {
 fn slice(slice: &Slice<'_>, out: &mut Fields<'_>) -> Result<(), Unwritable> {
     out.put(&slice.tenant.as_ref())?;
     out.put(&slice.kind)?;
+    out.put(&slice.drops)?;
     out.rows(&slice.checks, check)?;
     out.rows(&slice.stands, stand)?;
     out.rows(&slice.fresh, put)?;
@@ -111,10 +112,23 @@ fn put(row: &Put<'_>, out: &mut Fields<'_>) -> Result<(), Unwritable> {
     for (time, at) in times {
         out.put(&given(time, at))?;
     }
+    out.put(&given(sweep_from(draft), record.sweep_at))?;
+    out.put(&row.beside)?;
     out.put(&record.outcome.as_ref().map(digest_column))?;
     out.put(&record.has_payload)?;
     out.put(&row.body.as_slice())?;
     out.put(&codec::seal_base(record, row.token, &row.body).as_slice())
+}
+
+/// No later than the sweep of this record and, if it runs, of what it will be once it is done: then
+/// the sweep's index need not be told.
+fn sweep_from(draft: &Draft) -> Time {
+    match draft.sweep {
+        Time::In(ms) if draft.record.state == State::Running => {
+            Time::In(ms.min(draft.record.terms.retain_ms))
+        }
+        sweep => sweep,
+    }
 }
 
 /// A while, or an instant that is kept.
@@ -129,8 +143,7 @@ fn given(time: Time, at: Option<At>) -> Option<i64> {
 
 fn outcome(row: &Beside<'_>, out: &mut Fields<'_>) -> Result<(), Unwritable> {
     out.put(&row.batch)?;
-    out.put(&row.checked)?;
-    out.put(&row.key.name_column())?;
+    out.put(&row.turn)?;
     out.put(&row.bytes)
 }
 
@@ -141,7 +154,6 @@ fn payload(row: &Beside<'_>, out: &mut Fields<'_>) -> Result<(), Unwritable> {
 
 fn gone(row: &Gone<'_>, out: &mut Fields<'_>) -> Result<(), Unwritable> {
     out.put(&row.batch)?;
-    out.put(&row.what)?;
     out.put(&row.key.name_column())
 }
 

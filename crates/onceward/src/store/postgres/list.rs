@@ -24,6 +24,8 @@ use super::sql::{self, Sql};
 const BEFORE_ALL: i64 = -1;
 /// Sorts above every priority.
 const ABOVE_ALL: i16 = 256;
+/// The largest payload that a list of due jobs brings along.
+const PAYLOAD_LISTED_BYTES: i32 = 4_096;
 
 type Value<'v> = (&'v (dyn ToSql + Sync), Type);
 
@@ -35,13 +37,16 @@ pub(super) async fn list(
     limit: usize,
 ) -> Result<Page, StoreError> {
     let start = Start::read(what, after)?;
+    if let List::Due { queue } = what {
+        return due(lease, queue, &start, limit).await;
+    }
     let (now, rows) =
         pages(&lease.session, what, &start, limit).await.map_err(Failure::into_store_error)?;
     lease.give_back();
     let more = rows.len() > limit;
     let shown = &rows[..rows.len().min(limit)];
     let (items, last) = match what {
-        List::Records { .. } | List::Due { .. } | List::Sweepable => {
+        List::Due { .. } | List::Records { .. } | List::Sweepable => {
             let records: Vec<_> = shown.iter().map(rows::read_record).collect::<Result<_, _>>()?;
             let last = records.last().map(|record| place_in(what, record));
             (Items::Records(records), last)
@@ -128,14 +133,13 @@ impl Start {
     }
 }
 
-/// One row more than the page holds, to know whether another page follows.
 async fn pages(
     session: &Session,
     what: &List,
     start: &Start,
     limit: usize,
 ) -> Result<(At, Vec<Row>), Failure> {
-    let take = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
+    let take = one_more(limit);
     let (begun, now, adapted, set) = session
         .flight(async {
             tokio::join!(
@@ -203,7 +207,8 @@ async fn select(
                 None => of_all(session, scope, state, start.key(), take).await,
             }
         }
-        List::Due { queue } => due(session, queue, start, now, take).await,
+        // In one statement of its own.
+        List::Due { .. } => Ok(Vec::new()),
         List::Sweepable => sweepable(session, start, now, take).await,
         List::Marks { tenant, prefix } => marks(session, tenant, prefix, start, take).await,
         List::Audit(filter) => audit(session, filter, false, start, take).await,
@@ -270,26 +275,40 @@ async fn of_tenant(
     session.client.query_typed(sql::LIST_RECORDS_OF_TENANT, &values).await
 }
 
-async fn due(
-    session: &Session,
-    queue: &str,
-    start: &Start,
-    now: At,
-    take: i64,
-) -> Result<Vec<Row>, Error> {
-    let now = instant(now);
+/// Due jobs come with their now and their payloads in one call: a worker waits for it.
+async fn due(lease: Lease, queue: &str, start: &Start, limit: usize) -> Result<Page, StoreError> {
+    let take = one_more(limit);
     let (priority, due_at, tenant, _, name) = start.place();
     let queue = text_column(queue);
-    let values: [Value<'_>; 7] = [
-        (&queue, Type::TEXT),
-        (&priority, Type::INT2),
-        (&due_at, Type::INT8),
-        (&tenant, Type::TEXT),
-        (&name, Type::TEXT),
-        (&now, Type::INT8),
-        (&take, Type::INT8),
-    ];
-    session.client.query_typed(sql::LIST_DUE, &values).await
+    let values: [&(dyn ToSql + Sync); 7] =
+        [&queue, &priority, &due_at, &tenant, &name, &take, &PAYLOAD_LISTED_BYTES];
+    let session = &lease.session;
+    let listed = session.flight(session.client.query(session.prepared(Sql::ListDue), &values));
+    let listed = listed.await.and_then(|rows| Ok(rows?));
+    let rows = listed.map_err(Failure::into_store_error)?;
+    lease.give_back();
+    let mut placed = Vec::with_capacity(rows.len());
+    for row in &rows {
+        placed.push((rows::place_column(row)?, row));
+    }
+    // Each tenant's come together.
+    placed.sort_unstable_by_key(|(place, _)| *place);
+    let Some(((0, first), jobs)) = placed.split_first() else {
+        return Err(StoreError::Corrupt("a list came without an instant".into()));
+    };
+    let now = rows::now(first)?;
+    let more = jobs.len() > limit;
+    let shown = jobs.iter().take(limit).map(|(_, row)| rows::read_job(row));
+    let (records, payloads): (Vec<_>, Vec<_>) =
+        shown.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    let what = List::Due { queue: String::new() };
+    let next = records.last().filter(|_| more).map(|last| Cursor(place_in(&what, last)));
+    Ok(Page { now, items: Items::Records(records), payloads, next })
+}
+
+/// One row more than a page holds tells whether another page follows.
+fn one_more(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1)
 }
 
 async fn sweepable(

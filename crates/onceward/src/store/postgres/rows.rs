@@ -171,22 +171,31 @@ pub(super) fn read_stored(row: &Row) -> Result<(Stored, Option<Bytes>), StoreErr
         StoreError::Corrupt(format!("the {what} of key {key} is not the one that was recorded"))
     };
     let outcome: Option<&[u8]> = get(row, AFTER_RECORD + 1)?;
-    let whole = match (&record.outcome, outcome) {
-        (Some(digest), Some(bytes)) => fingerprint_bytes(bytes).hash() == digest.hash(),
-        (Some(_), None) => false,
-        (None, _) => true,
-    };
-    if !whole {
+    // An empty one is not kept.
+    let outcome = record.outcome.as_ref().map(|digest| (digest, outcome.unwrap_or_default()));
+    if outcome.is_some_and(|(digest, bytes)| fingerprint_bytes(bytes).hash() != digest.hash()) {
         return Err(damaged("outcome"));
     }
+    let outcome = outcome.map(|(_, bytes)| Bytes::from(bytes));
+    let payload = read_payload(row, &record.key)?.ok_or_else(|| damaged("payload"))?;
+    Ok((Stored { record, outcome }, payload))
+}
+
+/// Reads the payload that came with a record; nothing when it is not the one that was recorded.
+fn read_payload(row: &Row, key: &Key) -> Result<Option<Option<Bytes>>, StoreError> {
     let payload: Option<&[u8]> = get(row, AFTER_RECORD + 2)?;
     let there: Option<&[u8]> = get(row, AFTER_RECORD + 3)?;
-    let seal = payload.map(|bytes| payload_seal(&record.key, bytes));
-    if seal.as_ref().map(<[u8; SEAL_BYTES]>::as_slice) != there {
-        return Err(damaged("payload"));
-    }
-    let (outcome, payload) = (outcome.map(Bytes::from), payload.map(Bytes::from));
-    Ok((Stored { record, outcome }, payload))
+    let seal = payload.map(|bytes| payload_seal(key, bytes));
+    let whole = seal.as_ref().map(<[u8; SEAL_BYTES]>::as_slice) == there;
+    Ok(whole.then(|| payload.map(Bytes::from)))
+}
+
+/// Reads a listed job with its payload, if that came along. Of a damaged one whoever takes the job
+/// is told when he looks it up.
+pub(super) fn read_job(row: &Row) -> Result<(Record, Option<Bytes>), StoreError> {
+    let record = read_record(row)?;
+    let payload = read_payload(row, &record.key)?.flatten();
+    Ok((record, payload))
 }
 
 /// Which read or check a looked-up row answers: records from 1, marks from -1 down.

@@ -1,8 +1,8 @@
 //! The statements, each in a file of its own under `sql/`, by name.
 //!
-//! What a statement is for, and the race that it closes, is said in its file. Those of commits and
-//! loads are prepared once per session; those of lists are planned each time, because the best plan
-//! depends on which filters are given. Nothing here runs anything.
+//! What a statement is for, and the race that it closes, is said in its file. Those of commits,
+//! loads and due jobs are prepared once per session; those of other lists are planned each time,
+//! because the best plan depends on which filters are given. Nothing here runs anything.
 
 macro_rules! prepared {
     ($($name:ident = $file:literal,)*) => {
@@ -25,6 +25,7 @@ macro_rules! prepared {
 prepared! {
     ApplyGroup = "apply_group",
     Load = "load",
+    ListDue = "list_due",
     Now = "now",
     SetTenant = "set_tenant",
     Want = "want",
@@ -34,7 +35,6 @@ prepared! {
 pub(super) const PRUNE_AUDIT: &str = include_str!("sql/prune_audit.sql");
 pub(super) const LIST_RECORDS: &str = include_str!("sql/list_records.sql");
 pub(super) const LIST_RECORDS_OF_TENANT: &str = include_str!("sql/list_records_of_tenant.sql");
-pub(super) const LIST_DUE: &str = include_str!("sql/list_due.sql");
 pub(super) const LIST_SWEEPABLE: &str = include_str!("sql/list_sweepable.sql");
 pub(super) const LIST_MARKS: &str = include_str!("sql/list_marks.sql");
 pub(super) const LIST_AUDIT: &str = include_str!("sql/list_audit.sql");

@@ -26,6 +26,12 @@ CREATE TABLE records (
     due_at bigint,
     expires_at bigint,
     sweep_at bigint,
+    -- What the sweep's index holds: not later than sweep_at, and left as it is where it is close
+    -- enough. An update that changes nothing indexed writes no index.
+    sweep_from bigint,
+    -- Where its bytes are in outcomes and payloads: the rev of the write that set them.
+    outcome_id bigint,
+    payload_id bigint,
     kind smallint NOT NULL,
     state smallint NOT NULL,
     priority smallint NOT NULL,
@@ -39,7 +45,9 @@ CREATE TABLE records (
     PRIMARY KEY (tenant, kind, name)
 ) PARTITION BY LIST (kind);
 
-CREATE TABLE records_request PARTITION OF records FOR VALUES IN (0);
+-- Half of a page is left to those that are claimed on it: the row that completes a claim then lies
+-- beside it, and no index has to be told where.
+CREATE TABLE records_request PARTITION OF records FOR VALUES IN (0) WITH (fillfactor = 50);
 CREATE TABLE records_job PARTITION OF records FOR VALUES IN (1);
 CREATE TABLE records_event PARTITION OF records FOR VALUES IN (2);
 CREATE TABLE records_append PARTITION OF records FOR VALUES IN (3);
@@ -48,30 +56,28 @@ COMMENT ON COLUMN records.kind IS '0 request, 1 job, 2 event, 3 append';
 COMMENT ON COLUMN records.state IS
     '0 pending, 1 running, 2 done, 3 failed, 4 dead, 5 unknown, 6 expired';
 
--- What the sweep has to look at, and nothing else. The instant alone: every record that is written
--- pays for this index, the sweep sorts those of one instant itself.
-CREATE INDEX records_sweep ON records (sweep_at) WHERE sweep_at IS NOT NULL;
+-- What the sweep has to look at, and nothing else. The instant alone: every record that is made
+-- pays for this index, the sweep sorts what it finds itself.
+CREATE INDEX records_sweep ON records (sweep_from) WHERE sweep_from IS NOT NULL;
 -- The queue is the first part of the name; its hash stands for it, because with the queue itself
 -- the longest keys would not fit into an index entry. Only what may be taken is in here.
 CREATE INDEX records_job_due ON records_job
     (hashtextextended(split_part(name, ':', 1), 0), priority, due_at, tenant, name)
     WHERE state IN (0, 1, 3) AND due_at IS NOT NULL;
 
+-- Bytes are found by the number in their record, which rises: they are added at the end of their
+-- index, where names lie anywhere in it. An empty outcome is not kept: its record tells.
 CREATE TABLE outcomes (
-    kind smallint NOT NULL,
+    id bigint PRIMARY KEY,
     tenant text COLLATE "C" NOT NULL,
-    name text COLLATE "C" NOT NULL,
-    bytes bytea NOT NULL,
-    PRIMARY KEY (tenant, kind, name)
+    bytes bytea NOT NULL
 );
 
 CREATE TABLE payloads (
-    kind smallint NOT NULL,
+    id bigint PRIMARY KEY,
     tenant text COLLATE "C" NOT NULL,
-    name text COLLATE "C" NOT NULL,
     seal bytea NOT NULL,
-    bytes bytea NOT NULL,
-    PRIMARY KEY (tenant, kind, name)
+    bytes bytea NOT NULL
 );
 
 CREATE TABLE marks (

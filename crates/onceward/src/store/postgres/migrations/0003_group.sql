@@ -48,17 +48,19 @@ CREATE TYPE stand_row AS (
 );
 -- A record to write. `grants` is 0 keeps the fence, 1 grants, 2 ends, 3 grants and ends at once.
 -- Of `due`, `expires` and `sweep` those are whiles that `whiles` names (1, 2, 4), -1 for ever; the
--- others are instants.
+-- others are instants. `sweep_from` is not later than `sweep`, and of its kind. `beside` is 1 sets an
+-- outcome, 2 has none, 4 sets a payload, 8 has none; otherwise it keeps what is there.
 CREATE TYPE put_row AS (
     turn integer, batch integer, checked integer, name text, state smallint, fingerprint bytea,
     grants smallint, fence bigint, last_fence bigint, token bytea, attempt bigint,
     priority smallint, created bigint, whiles smallint, due bigint, expires bigint, sweep bigint,
-    outcome bytea, has_payload boolean, rest bytea, base bytea
+    sweep_from bigint, beside smallint, outcome bytea, has_payload boolean, rest bytea, base bytea
 );
-CREATE TYPE outcome_row AS (batch integer, checked integer, name text, bytes bytea);
-CREATE TYPE payload_row AS (batch integer, checked integer, name text, bytes bytea, seal bytea);
--- What is dropped: 0 a record with all that lies beside it, 1 its outcome, 2 its payload.
-CREATE TYPE gone_row AS (batch integer, what smallint, name text);
+-- Bytes that are set beside the record of the put with the same turn.
+CREATE TYPE outcome_row AS (batch integer, turn integer, bytes bytea);
+CREATE TYPE payload_row AS (batch integer, turn integer, bytes bytea, seal bytea);
+-- A record that is dropped, with all that lies beside it.
+CREATE TYPE gone_row AS (batch integer, name text);
 CREATE TYPE mark_row AS (
     batch integer, name text, position bigint, keeps boolean, value bytea, digest bytea, base bytea
 );
@@ -69,9 +71,10 @@ CREATE TYPE entry_row AS (
 );
 -- One tenant's rows of one kind; marks and entries lie in any slice of their tenant. Records come in
 -- three parts: those that must not be there (`fresh`), those that a check found (`there`), and those
--- of which nothing is known (`others`). An array without rows is NULL.
+-- of which nothing is known (`others`). `drops` tells what some of the last two set anew or have no
+-- more: 1 an outcome, 2 a payload. An array without rows is NULL.
 CREATE TYPE slice_row AS (
-    tenant text, kind smallint, checks check_row[], stands stand_row[], fresh put_row[],
+    tenant text, kind smallint, drops smallint, checks check_row[], stands stand_row[], fresh put_row[],
     there put_row[], others put_row[], outcomes outcome_row[], payloads payload_row[],
     gone gone_row[], marks mark_row[], entries entry_row[]
 );
@@ -108,12 +111,12 @@ RETURNS TABLE (
     r_checked integer, r_name text, r_state smallint, r_fingerprint bytea, r_rev bigint,
     r_fence bigint, r_last_fence bigint, r_token bytea, r_attempt bigint, r_priority smallint,
     r_created_at bigint, r_due_at bigint, r_expires_at bigint, r_sweep_at bigint,
-    r_outcome bytea, r_has_payload boolean, r_rest bytea
+    r_sweep_from bigint, r_beside smallint, r_outcome bytea, r_has_payload boolean, r_rest bytea
 ) LANGUAGE sql STABLE AS $$
     SELECT
         one.checked, one.name, one.state, one.fingerprint, one.rev, one.fence, one.last_fence,
         one.token, one.attempt, one.priority, one.created_at, one.due_at, one.expires_at,
-        one.sweep_at, one.outcome, one.has_payload,
+        one.sweep_at, one.sweep_from, one.beside, one.outcome, one.has_payload,
         one.rest || record_seal(
             one.base, one.rev, one.fence, one.last_fence, one.created_at, $1, one.due_at,
             one.expires_at, one.sweep_at
@@ -127,41 +130,11 @@ RETURNS TABLE (
             instant($1, p.whiles & 1 <> 0, p.due) AS due_at,
             instant($1, p.whiles & 2 <> 0, p.expires) AS expires_at,
             instant($1, p.whiles & 4 <> 0, p.sweep) AS sweep_at,
-            p.outcome, p.has_payload, p.rest, p.base
+            instant($1, p.whiles & 4 <> 0, p.sweep_from) AS sweep_from,
+            p.beside, p.outcome, p.has_payload, p.rest, p.base
         FROM unnest($4) AS p
         WHERE $2[p.batch]
     ) AS one
-$$;
-
--- Looks records up for one tenant, which is set by the caller. Here and everywhere below, a row is
--- looked up by a subquery of one row, so that the whole key is used whatever the server believes
--- of the table: one that was never analysed is believed to be empty, and joined as such.
-CREATE FUNCTION look_records(
-    whose text, kinds smallint[], names text[], payloads boolean[], places bigint[]
-) RETURNS SETOF looked LANGUAGE sql STABLE AS $$
-    SELECT
-        r.tenant, r.kind, r.name, r.state, r.fingerprint, r.rev, r.fence, r.last_fence, r.token,
-        r.attempt, r.priority, r.created_at, r.updated_at, r.due_at, r.expires_at, r.sweep_at,
-        r.outcome, r.has_payload, r.rest,
-        wanted.place, o.bytes, p.bytes, p.seal,
-        NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea, NULL::bytea
-    FROM unnest(kinds, names, payloads, places) AS wanted (kind, name, payload, place)
-    CROSS JOIN LATERAL (
-        SELECT * FROM records AS found
-        WHERE found.tenant = whose AND found.kind = wanted.kind AND found.name = wanted.name
-        LIMIT 1
-    ) AS r
-    LEFT JOIN LATERAL (
-        SELECT found.bytes FROM outcomes AS found
-        WHERE found.tenant = whose AND found.kind = wanted.kind AND found.name = wanted.name
-        LIMIT 1
-    ) AS o ON true
-    LEFT JOIN LATERAL (
-        SELECT found.bytes, found.seal FROM payloads AS found
-        WHERE wanted.payload AND found.tenant = whose AND found.kind = wanted.kind
-            AND found.name = wanted.name
-        LIMIT 1
-    ) AS p ON true
 $$;
 
 CREATE FUNCTION look_marks(whose text, names text[], places bigint[])
@@ -179,25 +152,6 @@ RETURNS SETOF looked LANGUAGE sql STABLE AS $$
         LIMIT 1
     ) AS m
 $$;
--- What is there where a check of a slice failed.
-CREATE FUNCTION look_failed(s slice_row, failed bigint[])
-RETURNS SETOF looked LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM look_records(
-        s.tenant,
-        ARRAY(SELECT s.kind FROM unnest(s.checks) AS c WHERE c.place = ANY (failed)),
-        ARRAY(SELECT c.name FROM unnest(s.checks) AS c WHERE c.place = ANY (failed)),
-        NULL,
-        ARRAY(SELECT c.place::bigint FROM unnest(s.checks) AS c WHERE c.place = ANY (failed))
-    );
-    RETURN QUERY SELECT * FROM look_marks(
-        s.tenant,
-        ARRAY(SELECT c.name FROM unnest(s.stands) AS c WHERE -c.place = ANY (failed)),
-        ARRAY(SELECT -c.place::bigint FROM unnest(s.stands) AS c WHERE -c.place = ANY (failed))
-    );
-END
-$$;
-
 -- For each part of `records` a function that looks and one that writes: a statement that names the
 -- part itself need not find it out for every row.
 DO $make$
@@ -209,18 +163,50 @@ BEGIN
         FROM unnest(ARRAY['request', 'job', 'event', 'append'])
             WITH ORDINALITY AS one (kind_name, place), LATERAL (SELECT place - 1) AS k (of_kind)
     LOOP
-        -- What the checks of a slice found: where each record is, whether it has an outcome,
-        -- whether anybody waits for any key, and the checks that did not pass. A row is looked up by a subquery of one row, so that the
-        -- whole key is used whatever the server believes of the table.
+        -- Looks records up for one tenant, which is set by the caller. Here and everywhere below, a
+        -- row is looked up by a subquery of one row, so that the whole key is used whatever the
+        -- server believes of the table: one that was never analysed is believed to be empty, and
+        -- joined as such.
+        EXECUTE format($function$
+            CREATE FUNCTION look_%1$s(
+                whose text, names text[], payloads boolean[], places bigint[]
+            ) RETURNS SETOF looked LANGUAGE sql STABLE AS $body$
+                SELECT
+                    r.tenant, r.kind, r.name, r.state, r.fingerprint, r.rev, r.fence, r.last_fence,
+                    r.token, r.attempt, r.priority, r.created_at, r.updated_at, r.due_at,
+                    r.expires_at, r.sweep_at, r.outcome, r.has_payload, r.rest,
+                    wanted.place, o.bytes, p.bytes, p.seal,
+                    NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea, NULL::bytea
+                FROM unnest(names, payloads, places) AS wanted (name, payload, place)
+                CROSS JOIN LATERAL (
+                    SELECT * FROM %2$I AS found
+                    WHERE found.tenant = whose AND found.kind = %3$s AND found.name = wanted.name
+                    LIMIT 1
+                ) AS r
+                LEFT JOIN LATERAL (
+                    SELECT found.bytes FROM outcomes AS found
+                    WHERE found.id = r.outcome_id AND found.tenant = whose
+                    LIMIT 1
+                ) AS o ON true
+                LEFT JOIN LATERAL (
+                    SELECT found.bytes, found.seal FROM payloads AS found
+                    WHERE wanted.payload AND found.id = r.payload_id AND found.tenant = whose
+                    LIMIT 1
+                ) AS p ON true
+            $body$
+        $function$, part.kind_name, part.of_table, part.of_kind);
+
+        -- What the checks of a slice found: where each record is, whether any has an outcome or a
+        -- payload, whether anybody waits for any key, and the checks that did not pass.
         EXECUTE format($function$
             CREATE FUNCTION check_%1$s(
-                whose text, checks check_row[], OUT at tid[], OUT held boolean[],
-                OUT wanting boolean, OUT seen seen_row[]
+                whose text, checks check_row[], OUT at tid[], OUT outcomes boolean,
+                OUT payloads boolean, OUT wanting boolean, OUT seen seen_row[]
             ) LANGUAGE plpgsql AS $body$
             BEGIN
                 SELECT
-                    array_agg(r.at), array_agg(coalesce(r.held, false)),
-                    EXISTS (SELECT FROM wanted),
+                    array_agg(r.at), bool_or(r.outcome_id IS NOT NULL),
+                    bool_or(r.payload_id IS NOT NULL), EXISTS (SELECT FROM wanted),
                     array_agg(ROW(
                         one.place, one.batch, r.rev, r.fence, coalesce(r.token = one.token, false)
                     )::seen_row) FILTER (WHERE r.token = one.token OR CASE one.rule
@@ -229,11 +215,11 @@ BEGIN
                         WHEN 2 THEN (r.rev = one.number) IS NOT TRUE
                         ELSE (r.fence = one.number) IS NOT TRUE
                     END)
-                INTO at, held, wanting, seen
+                INTO at, outcomes, payloads, wanting, seen
                 FROM unnest(checks) AS one
                 LEFT JOIN LATERAL (
                     SELECT
-                        found.ctid AS at, found.outcome IS NOT NULL AS held, found.rev,
+                        found.ctid AS at, found.outcome_id, found.payload_id, found.rev,
                         found.fence, found.token
                     FROM %2$I AS found
                     WHERE found.tenant = whose AND found.kind = %3$s AND found.name = one.name
@@ -244,27 +230,43 @@ BEGIN
         $function$, part.kind_name, part.of_table, part.of_kind);
 
         -- Writes over records where the checks found them. Without the setting, a server that
-        -- believes the table to be empty reads all of the tenant's records instead.
+        -- believes the table to be empty reads all of the tenant's records instead; the setting is
+        -- made here, because one of the function itself costs five times as much. What the sweep's
+        -- index holds is kept while it is at most ten seconds early.
         EXECUTE format($function$
             CREATE FUNCTION move_%1$s(
                 whose text, now_ms bigint, ok boolean[], stamp bigint, at tid[], there put_row[]
-            ) RETURNS boolean LANGUAGE plpgsql SET enable_indexscan = off AS $body$
+            ) RETURNS boolean LANGUAGE plpgsql AS $body$
             DECLARE
                 written bigint;
+                setting text := set_config('enable_indexscan', 'off', true);
             BEGIN
                 UPDATE %2$I AS kept SET
                     state = r_state, fingerprint = r_fingerprint, rev = r_rev, fence = r_fence,
                     last_fence = r_last_fence, token = r_token, attempt = r_attempt,
                     priority = r_priority, created_at = r_created_at, updated_at = now_ms,
                     due_at = r_due_at, expires_at = r_expires_at, sweep_at = r_sweep_at,
+                    sweep_from = CASE
+                        WHEN kept.sweep_from BETWEEN r_sweep_from - 10000 AND r_sweep_from
+                            THEN kept.sweep_from
+                        ELSE r_sweep_from
+                    END,
+                    outcome_id = CASE r_beside & 3
+                        WHEN 0 THEN kept.outcome_id WHEN 1 THEN r_rev
+                    END,
+                    payload_id = CASE r_beside & 12
+                        WHEN 0 THEN kept.payload_id WHEN 4 THEN r_rev
+                    END,
                     outcome = r_outcome, has_payload = r_has_payload, rest = r_rest
                 FROM resolved(now_ms, ok, stamp, there)
                 -- The place alone would do; the name is there so that nothing else is written.
                 WHERE kept.ctid = at[r_checked] AND kept.name = r_name;
                 GET DIAGNOSTICS written = ROW_COUNT;
-                IF written <> cardinality(there)
-                    AND written <> (SELECT count(*) FROM unnest(there) AS p WHERE ok[p.batch])
-                THEN
+                setting := set_config('enable_indexscan', 'on', true);
+                IF written <> cardinality(there) AND written <> (
+                    SELECT count(*) FROM unnest(there) AS p
+                    WHERE ok[p.batch] AND at[p.checked] IS NOT NULL
+                ) THEN
                     RAISE EXCEPTION 'a record is written twice in one group, or was moved'
                         USING ERRCODE = 'cardinality_violation';
                 END IF;
@@ -273,49 +275,112 @@ BEGIN
             $body$
         $function$, part.kind_name, part.of_table, part.of_kind);
 
+        -- Drops bytes that their records are about to have no more, before the records forget them.
+        EXECUTE format($function$
+            CREATE FUNCTION drop_%1$s(
+                whose text, ok boolean[], drops smallint, there put_row[], others put_row[]
+            ) RETURNS boolean LANGUAGE plpgsql AS $body$
+            BEGIN
+                IF drops & 1 <> 0 THEN
+                    DELETE FROM outcomes AS o WHERE o.id = ANY (ARRAY(
+                        SELECT r.outcome_id FROM unnest(there || others) AS p
+                        CROSS JOIN LATERAL (
+                            SELECT found.outcome_id FROM %2$I AS found
+                            WHERE found.tenant = whose AND found.kind = %3$s
+                                AND found.name = p.name
+                            LIMIT 1
+                        ) AS r
+                        WHERE ok[p.batch] AND p.beside & 3 <> 0 AND r.outcome_id IS NOT NULL
+                    ));
+                END IF;
+                IF drops & 2 <> 0 THEN
+                    DELETE FROM payloads AS o WHERE o.id = ANY (ARRAY(
+                        SELECT r.payload_id FROM unnest(there || others) AS p
+                        CROSS JOIN LATERAL (
+                            SELECT found.payload_id FROM %2$I AS found
+                            WHERE found.tenant = whose AND found.kind = %3$s
+                                AND found.name = p.name
+                            LIMIT 1
+                        ) AS r
+                        WHERE ok[p.batch] AND p.beside & 12 <> 0 AND r.payload_id IS NOT NULL
+                    ));
+                END IF;
+                RETURN true;
+            END
+            $body$
+        $function$, part.kind_name, part.of_table, part.of_kind);
+
+        EXECUTE format($function$
+            CREATE FUNCTION insert_%1$s(
+                whose text, now_ms bigint, ok boolean[], stamp bigint, at tid[], fresh put_row[]
+            ) RETURNS boolean LANGUAGE plpgsql AS $body$
+            BEGIN
+                INSERT INTO %2$I (
+                    tenant, kind, name, state, fingerprint, rev, fence, last_fence, token, attempt,
+                    priority, created_at, updated_at, due_at, expires_at, sweep_at, sweep_from,
+                    outcome_id, payload_id, outcome, has_payload, rest
+                )
+                SELECT
+                    whose, %3$s, r_name, r_state, r_fingerprint, r_rev, r_fence, r_last_fence,
+                    r_token, r_attempt, r_priority, r_created_at, now_ms, r_due_at, r_expires_at,
+                    r_sweep_at, r_sweep_from, CASE WHEN r_beside & 1 <> 0 THEN r_rev END,
+                    CASE WHEN r_beside & 4 <> 0 THEN r_rev END, r_outcome, r_has_payload, r_rest
+                FROM resolved(now_ms, ok, stamp, fresh)
+                WHERE at[r_checked] IS NULL;
+                RETURN true;
+            END
+            $body$
+        $function$, part.kind_name, part.of_table, part.of_kind);
+
+        -- Drops records with all that lies beside them.
+        EXECUTE format($function$
+            CREATE FUNCTION delete_%1$s(whose text, ok boolean[], gone gone_row[])
+            RETURNS boolean LANGUAGE plpgsql AS $body$
+            DECLARE
+                one gone_row;
+                was record;
+            BEGIN
+                FOREACH one IN ARRAY gone LOOP
+                    CONTINUE WHEN NOT ok[one.batch];
+                    DELETE FROM %2$I AS r
+                    WHERE r.tenant = whose AND r.kind = %3$s AND r.name = one.name
+                    RETURNING r.outcome_id, r.payload_id INTO was;
+                    IF was.outcome_id IS NOT NULL THEN
+                        DELETE FROM outcomes AS o WHERE o.id = was.outcome_id;
+                    END IF;
+                    IF was.payload_id IS NOT NULL THEN
+                        DELETE FROM payloads AS o WHERE o.id = was.payload_id;
+                    END IF;
+                END LOOP;
+                RETURN true;
+            END
+            $body$
+        $function$, part.kind_name, part.of_table, part.of_kind);
+
+        -- Writes the records of a slice. Of `others` the checks have found out which are there.
         EXECUTE format($function$
             CREATE FUNCTION put_%1$s(
-                whose text, now_ms bigint, ok boolean[], stamp bigint, at tid[],
-                fresh put_row[], there put_row[], others put_row[]
+                whose text, now_ms bigint, ok boolean[], stamp bigint, at tid[], drops smallint,
+                gone gone_row[], fresh put_row[], there put_row[], others put_row[]
             ) RETURNS boolean LANGUAGE plpgsql AS $body$
             DECLARE
                 done boolean;
             BEGIN
+                IF drops <> 0 THEN
+                    done := drop_%1$s(whose, ok, drops, there, others);
+                END IF;
+                IF gone IS NOT NULL THEN
+                    done := delete_%1$s(whose, ok, gone);
+                END IF;
                 IF fresh IS NOT NULL THEN
-                    INSERT INTO %2$I (
-                        tenant, kind, name, state, fingerprint, rev, fence, last_fence, token,
-                        attempt, priority, created_at, updated_at, due_at, expires_at, sweep_at,
-                        outcome, has_payload, rest
-                    )
-                    SELECT
-                        whose, %3$s, r_name, r_state, r_fingerprint, r_rev, r_fence, r_last_fence,
-                        r_token, r_attempt, r_priority, r_created_at, now_ms, r_due_at,
-                        r_expires_at, r_sweep_at, r_outcome, r_has_payload, r_rest
-                    FROM resolved(now_ms, ok, stamp, fresh);
+                    done := insert_%1$s(whose, now_ms, ok, stamp, at, fresh);
                 END IF;
                 IF there IS NOT NULL THEN
                     done := move_%1$s(whose, now_ms, ok, stamp, at, there);
                 END IF;
                 IF others IS NOT NULL THEN
-                    INSERT INTO %2$I (
-                        tenant, kind, name, state, fingerprint, rev, fence, last_fence, token,
-                        attempt, priority, created_at, updated_at, due_at, expires_at, sweep_at,
-                        outcome, has_payload, rest
-                    )
-                    SELECT
-                        whose, %3$s, r_name, r_state, r_fingerprint, r_rev, r_fence, r_last_fence,
-                        r_token, r_attempt, r_priority, r_created_at, now_ms, r_due_at,
-                        r_expires_at, r_sweep_at, r_outcome, r_has_payload, r_rest
-                    FROM resolved(now_ms, ok, stamp, others)
-                    ON CONFLICT (tenant, kind, name) DO UPDATE SET
-                        state = EXCLUDED.state, fingerprint = EXCLUDED.fingerprint,
-                        rev = EXCLUDED.rev, fence = EXCLUDED.fence,
-                        last_fence = EXCLUDED.last_fence, token = EXCLUDED.token,
-                        attempt = EXCLUDED.attempt, priority = EXCLUDED.priority,
-                        created_at = EXCLUDED.created_at, updated_at = EXCLUDED.updated_at,
-                        due_at = EXCLUDED.due_at, expires_at = EXCLUDED.expires_at,
-                        sweep_at = EXCLUDED.sweep_at, outcome = EXCLUDED.outcome,
-                        has_payload = EXCLUDED.has_payload, rest = EXCLUDED.rest;
+                    done := insert_%1$s(whose, now_ms, ok, stamp, at, others);
+                    done := move_%1$s(whose, now_ms, ok, stamp, at, others);
                 END IF;
                 RETURN true;
             END
@@ -325,59 +390,35 @@ BEGIN
 END
 $make$;
 
--- What lies beside records: dropped before it is set, because a batch may clear what another slice
--- of it does not set. Where a check saw that nothing is there, a plain insert is enough.
-CREATE FUNCTION put_beside(
-    whose text, of_kind smallint, ok boolean[], at tid[], held boolean[], gone gone_row[],
-    set_outcomes outcome_row[], set_payloads payload_row[]
-) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    one gone_row;
-    written bigint;
+-- Looks records of one tenant and one kind up.
+CREATE FUNCTION look_kind(
+    whose text, of_kind smallint, names text[], payloads boolean[], places bigint[]
+) RETURNS SETOF looked LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    IF gone IS NOT NULL THEN
-        FOREACH one IN ARRAY gone LOOP
-            CONTINUE WHEN NOT ok[one.batch];
-            IF one.what = 0 THEN
-                DELETE FROM records AS r
-                WHERE r.tenant = whose AND r.kind = of_kind AND r.name = one.name;
-            END IF;
-            IF one.what IN (0, 1) THEN
-                DELETE FROM outcomes AS r
-                WHERE r.tenant = whose AND r.kind = of_kind AND r.name = one.name;
-            END IF;
-            IF one.what IN (0, 2) THEN
-                DELETE FROM payloads AS r
-                WHERE r.tenant = whose AND r.kind = of_kind AND r.name = one.name;
-            END IF;
-        END LOOP;
-    END IF;
-    IF set_outcomes IS NOT NULL THEN
-        INSERT INTO outcomes (tenant, kind, name, bytes)
-        SELECT whose, of_kind, new.name, new.bytes FROM unnest(set_outcomes) AS new
-        WHERE ok[new.batch] AND NOT held[new.checked];
-        GET DIAGNOSTICS written = ROW_COUNT;
-        IF written < cardinality(set_outcomes) THEN
-            INSERT INTO outcomes (tenant, kind, name, bytes)
-            SELECT whose, of_kind, new.name, new.bytes FROM unnest(set_outcomes) AS new
-            WHERE ok[new.batch] AND (NOT held[new.checked]) IS NOT TRUE
-            ON CONFLICT (tenant, kind, name) DO UPDATE SET bytes = EXCLUDED.bytes;
-        END IF;
-    END IF;
-    IF set_payloads IS NOT NULL THEN
-        INSERT INTO payloads (tenant, kind, name, bytes, seal)
-        SELECT whose, of_kind, new.name, new.bytes, new.seal FROM unnest(set_payloads) AS new
-        WHERE ok[new.batch] AND new.checked > 0 AND at[new.checked] IS NULL;
-        GET DIAGNOSTICS written = ROW_COUNT;
-        IF written < cardinality(set_payloads) THEN
-            INSERT INTO payloads (tenant, kind, name, bytes, seal)
-            SELECT whose, of_kind, new.name, new.bytes, new.seal FROM unnest(set_payloads) AS new
-            WHERE ok[new.batch] AND NOT (new.checked > 0 AND at[new.checked] IS NULL)
-            ON CONFLICT (tenant, kind, name)
-                DO UPDATE SET bytes = EXCLUDED.bytes, seal = EXCLUDED.seal;
-        END IF;
-    END IF;
-    RETURN true;
+    CASE of_kind
+        WHEN 0 THEN RETURN QUERY SELECT * FROM look_request(whose, names, payloads, places);
+        WHEN 1 THEN RETURN QUERY SELECT * FROM look_job(whose, names, payloads, places);
+        WHEN 2 THEN RETURN QUERY SELECT * FROM look_event(whose, names, payloads, places);
+        ELSE RETURN QUERY SELECT * FROM look_append(whose, names, payloads, places);
+    END CASE;
+END
+$$;
+
+-- What is there where a check of a slice failed.
+CREATE FUNCTION look_failed(s slice_row, failed bigint[])
+RETURNS SETOF looked LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM look_kind(
+        s.tenant, s.kind,
+        ARRAY(SELECT c.name FROM unnest(s.checks) AS c WHERE c.place = ANY (failed)),
+        NULL,
+        ARRAY(SELECT c.place::bigint FROM unnest(s.checks) AS c WHERE c.place = ANY (failed))
+    );
+    RETURN QUERY SELECT * FROM look_marks(
+        s.tenant,
+        ARRAY(SELECT c.name FROM unnest(s.stands) AS c WHERE -c.place = ANY (failed)),
+        ARRAY(SELECT -c.place::bigint FROM unnest(s.stands) AS c WHERE -c.place = ANY (failed))
+    );
 END
 $$;
 
@@ -432,7 +473,8 @@ DECLARE
     result record;
     seen seen_row;
     at tid[];
-    held boolean[];
+    -- What may have to be dropped beside the records that checks found.
+    held smallint := 0;
     stand stand_row;
     failed_stands stand_row[];
     wanting boolean;
@@ -482,7 +524,8 @@ BEGIN
                 ELSE result := check_append(s.tenant, s.checks);
             END CASE;
             at := at || result.at;
-            held := held || result.held;
+            held := held | result.outcomes::integer::smallint
+                | (result.payloads::integer * 2)::smallint;
             wanting := result.wanting;
             IF result.seen IS NOT NULL THEN
                 FOREACH seen IN ARRAY result.seen LOOP
@@ -533,21 +576,36 @@ BEGIN
         stamp := nextval('stamps');
         FOREACH s IN ARRAY slices LOOP
             tenant := set_config('onceward.tenant', s.tenant, true);
-            IF s.fresh IS NOT NULL OR s.there IS NOT NULL OR s.others IS NOT NULL THEN
-                CASE s.kind
-                    WHEN 0 THEN done := put_request(
-                        s.tenant, now_ms, ok, stamp, at, s.fresh, s.there, s.others);
-                    WHEN 1 THEN done := put_job(
-                        s.tenant, now_ms, ok, stamp, at, s.fresh, s.there, s.others);
-                    WHEN 2 THEN done := put_event(
-                        s.tenant, now_ms, ok, stamp, at, s.fresh, s.there, s.others);
-                    ELSE done := put_append(
-                        s.tenant, now_ms, ok, stamp, at, s.fresh, s.there, s.others);
-                END CASE;
+            CASE s.kind
+                WHEN 0 THEN
+                    done := put_request(
+                        s.tenant, now_ms, ok, stamp, at, s.drops & held, s.gone, s.fresh, s.there,
+                        s.others);
+                WHEN 1 THEN
+                    done := put_job(
+                        s.tenant, now_ms, ok, stamp, at, s.drops & held, s.gone, s.fresh, s.there,
+                        s.others);
+                WHEN 2 THEN
+                    done := put_event(
+                        s.tenant, now_ms, ok, stamp, at, s.drops & held, s.gone, s.fresh, s.there,
+                        s.others);
+                WHEN 3 THEN
+                    done := put_append(
+                        s.tenant, now_ms, ok, stamp, at, s.drops & held, s.gone, s.fresh, s.there,
+                        s.others);
+                ELSE
+                    NULL;
+            END CASE;
+            IF s.outcomes IS NOT NULL THEN
+                INSERT INTO outcomes (id, tenant, bytes)
+                SELECT stamp + one.turn, s.tenant, one.bytes FROM unnest(s.outcomes) AS one
+                WHERE ok[one.batch];
             END IF;
-            IF s.outcomes IS NOT NULL OR s.payloads IS NOT NULL OR s.gone IS NOT NULL THEN
-                done := put_beside(
-                    s.tenant, s.kind, ok, at, held, s.gone, s.outcomes, s.payloads);
+            IF s.payloads IS NOT NULL THEN
+                INSERT INTO payloads (id, tenant, bytes, seal)
+                SELECT stamp + one.turn, s.tenant, one.bytes, one.seal
+                FROM unnest(s.payloads) AS one
+                WHERE ok[one.batch];
             END IF;
             IF s.marks IS NOT NULL THEN
                 done := put_marks(s.tenant, now_ms, ok, s.marks);

@@ -22,15 +22,15 @@ BEGIN
     RETURN NEXT first;
     FOR slice IN
         SELECT
-            one.tenant, array_agg(one.kind) AS kinds, array_agg(one.name) AS names,
-            array_agg(one.payload) AS payloads, array_agg(one.place) AS places
+            one.tenant, one.kind, array_agg(one.name) AS names, array_agg(one.payload) AS payloads,
+            array_agg(one.place) AS places
         FROM unnest(tenants, kinds, names, payloads) WITH ORDINALITY
             AS one (tenant, kind, name, payload, place)
-        GROUP BY one.tenant
+        GROUP BY one.tenant, one.kind
     LOOP
         PERFORM set_config('onceward.tenant', slice.tenant, true);
-        RETURN QUERY SELECT * FROM look_records(
-            slice.tenant, slice.kinds, slice.names, slice.payloads, slice.places
+        RETURN QUERY SELECT * FROM look_kind(
+            slice.tenant, slice.kind, slice.names, slice.payloads, slice.places
         );
     END LOOP;
     FOR slice IN
@@ -45,7 +45,9 @@ BEGIN
 END
 $$;
 
--- Where records are that the sweep has to look at, longest due first.
+-- Where records are that the sweep has to look at, longest due first. The index knows only an
+-- instant that is not later than theirs: as many as are asked for, in its order, tell how far it has
+-- to be read, and those are put in order.
 CREATE FUNCTION sweep_places(
     after_at bigint, after_tenant text, after_kind smallint, after_name text, until bigint,
     most bigint
@@ -54,7 +56,17 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
     SELECT r.tenant, r.kind, r.name
     FROM records AS r
-    WHERE r.sweep_at IS NOT NULL AND r.sweep_at BETWEEN after_at AND until
+    WHERE r.sweep_from <= (
+            SELECT max(one.sweep_at) FROM (
+                SELECT early.sweep_at FROM records AS early
+                WHERE early.sweep_from <= until AND early.sweep_at <= until
+                    AND (early.sweep_at, early.tenant, early.kind, early.name)
+                        > (after_at, after_tenant, after_kind, after_name)
+                ORDER BY early.sweep_from
+                LIMIT most
+            ) AS one
+        )
+        AND r.sweep_at <= until
         AND (r.sweep_at, r.tenant, r.kind, r.name)
             > (after_at, after_tenant, after_kind, after_name)
     ORDER BY r.sweep_at, r.tenant, r.kind, r.name
@@ -63,45 +75,101 @@ $$;
 
 -- Where jobs are that may be taken: the priorities that the queue has, one index probe each, and of
 -- each a range of instants, so that a heap of jobs for tomorrow costs nothing today. Only the
--- cursor's own priority starts behind the cursor.
+-- cursor's own priority starts behind the cursor. In plpgsql, because its plan is kept. The whole key
+-- of the index is named in the order, also what is the same for all: under row-level security the
+-- server does not conclude that from a condition, and would sort all that is due.
 CREATE FUNCTION due_places(
     queue text, after_priority smallint, after_at bigint, after_tenant text, after_name text,
     until bigint, most bigint
-) RETURNS TABLE (tenant text, kind smallint, name text)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off AS $$
-    WITH RECURSIVE part (priority) AS (
-        SELECT 256::smallint
-        UNION ALL
-        SELECT (
-            SELECT one.priority FROM records_job AS one
-            WHERE hashtextextended(split_part(one.name, ':', 1), 0) = hashtextextended(queue, 0)
+) RETURNS TABLE (whose text, at tid)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    of_queue bigint := hashtextextended(queue, 0);
+    -- The cursor's own, and then those below it.
+    of_priority smallint := after_priority;
+    start_at bigint := after_at;
+    start_tenant text := after_tenant;
+    start_name text := after_name;
+    found_rows bigint;
+BEGIN
+    LOOP
+        RETURN QUERY
+            SELECT one.tenant, one.ctid FROM records_job AS one
+            WHERE hashtextextended(split_part(one.name, ':', 1), 0) = of_queue
                 AND split_part(one.name, ':', 1) = queue
                 AND one.state IN (0, 1, 3) AND one.due_at IS NOT NULL
-                AND one.priority < part.priority AND one.priority <= after_priority
-            ORDER BY one.priority DESC
+                AND one.priority = of_priority AND one.due_at <= until
+                AND (one.due_at, one.tenant, one.name) > (start_at, start_tenant, start_name)
+            ORDER BY
+                hashtextextended(split_part(one.name, ':', 1), 0), one.priority, one.due_at,
+                one.tenant, one.name
+            LIMIT most;
+        GET DIAGNOSTICS found_rows = ROW_COUNT;
+        most := most - found_rows;
+        EXIT WHEN most <= 0;
+        of_priority := (
+            SELECT one.priority FROM records_job AS one
+            WHERE hashtextextended(split_part(one.name, ':', 1), 0) = of_queue
+                AND split_part(one.name, ':', 1) = queue
+                AND one.state IN (0, 1, 3) AND one.due_at IS NOT NULL
+                AND one.priority < of_priority
+            ORDER BY
+                hashtextextended(split_part(one.name, ':', 1), 0) DESC, one.priority DESC
             LIMIT 1
-        )
-        FROM part WHERE part.priority IS NOT NULL
-    )
-    SELECT r.tenant, 1::smallint, r.name
-    FROM part
-    CROSS JOIN LATERAL (
-        SELECT one.tenant, one.name, one.priority, one.due_at FROM records_job AS one
-        WHERE hashtextextended(split_part(one.name, ':', 1), 0) = hashtextextended(queue, 0)
-            AND split_part(one.name, ':', 1) = queue
-            AND one.state IN (0, 1, 3) AND one.due_at IS NOT NULL
-            AND one.priority = part.priority AND one.due_at <= until
-            AND (one.due_at, one.tenant, one.name) > (
-                CASE WHEN part.priority = after_priority THEN after_at ELSE -1 END,
-                CASE WHEN part.priority = after_priority THEN after_tenant ELSE '' END,
-                CASE WHEN part.priority = after_priority THEN after_name ELSE '' END
-            )
-        ORDER BY one.due_at, one.tenant, one.name
-        LIMIT most
-    ) AS r
-    ORDER BY r.priority DESC, r.due_at, r.tenant, r.name
-    LIMIT most
+        );
+        EXIT WHEN of_priority IS NULL;
+        start_at := -1;
+        start_tenant := '';
+        start_name := '';
+    END LOOP;
+END
+$$;
+
+-- Jobs that may be taken, with payloads of at most `small` bytes: more than that would be read in
+-- vain where others take them. Closes no race: two takers see the same job, and its rev lets one
+-- have it. The first row holds now, as that of a load does. All is of one snapshot, in which a place
+-- stays what it is.
+CREATE FUNCTION due(
+    queue text, after_priority smallint, after_at bigint, after_tenant text, after_name text,
+    most bigint, small integer
+) RETURNS SETOF looked LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    slice record;
+    first looked;
+BEGIN
+    first.place := 0;
+    first.mark_updated_at := store_now_ms();
+    RETURN NEXT first;
+    FOR slice IN
+        SELECT one.whose, array_agg(one.at) AS at, array_agg(one.place) AS places
+        FROM due_places(
+            queue, after_priority, after_at, after_tenant, after_name, first.mark_updated_at, most
+        ) WITH ORDINALITY AS one (whose, at, place)
+        GROUP BY one.whose
+    LOOP
+        PERFORM set_config('onceward.tenant', slice.whose, true);
+        RETURN QUERY
+            SELECT
+                r.tenant, r.kind, r.name, r.state, r.fingerprint, r.rev, r.fence, r.last_fence,
+                r.token, r.attempt, r.priority, r.created_at, r.updated_at, r.due_at,
+                r.expires_at, r.sweep_at, r.outcome, r.has_payload, r.rest,
+                one.place, NULL::bytea, p.bytes, p.seal,
+                NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea, NULL::bytea
+            FROM unnest(slice.at, slice.places) AS one (at, place)
+            CROSS JOIN LATERAL (
+                SELECT * FROM records_job AS found WHERE found.ctid = one.at LIMIT 1
+            ) AS r
+            LEFT JOIN LATERAL (
+                SELECT found.bytes, found.seal FROM payloads AS found
+                WHERE found.id = r.payload_id AND found.tenant = slice.whose
+                    AND octet_length(found.bytes) <= small
+                LIMIT 1
+            ) AS p ON true;
+    END LOOP;
+    PERFORM set_config('onceward.tenant', '', true);
+END
 $$;
 
 -- Where all tenants' records are, in the order of their keys.

@@ -106,8 +106,8 @@ SELECT
     time_of(coalesce(r.expires_at, r.sweep_at)) AS expires_at,
     CASE WHEN r.state IN (2, 6) THEN time_of(r.updated_at) END AS completed_at
 FROM records AS r
-LEFT JOIN outcomes AS o ON o.tenant = r.tenant AND o.kind = r.kind AND o.name = r.name
-LEFT JOIN payloads AS p ON p.tenant = r.tenant AND p.kind = r.kind AND p.name = r.name
+LEFT JOIN outcomes AS o ON o.id = r.outcome_id AND o.tenant = r.tenant
+LEFT JOIN payloads AS p ON p.id = r.payload_id AND p.tenant = r.tenant
 -- Not the store's own: leases of those who seal, relay and consume.
 WHERE r.kind = 0 AND NOT (r.tenant = 'onceward' AND starts_with(r.name, 'onceward.'));
 
@@ -124,7 +124,7 @@ SELECT
     time_of(r.created_at) AS created_at,
     time_of(r.expires_at) AS expires_at
 FROM records AS r
-LEFT JOIN outcomes AS o ON o.tenant = r.tenant AND o.kind = r.kind AND o.name = r.name
+LEFT JOIN outcomes AS o ON o.id = r.outcome_id AND o.tenant = r.tenant
 -- Not the store's own: leases of those who seal, relay and consume.
 WHERE r.kind = 0 AND NOT (r.tenant = 'onceward' AND starts_with(r.name, 'onceward.'));
 

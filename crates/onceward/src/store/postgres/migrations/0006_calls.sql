@@ -227,7 +227,11 @@ BEGIN
     digest := CASE WHEN to_state = 2 THEN digest ELSE r.outcome END;
     UPDATE records AS one SET
         state = to_state, rev = number, fence = NULL, token = by_token,
-        updated_at = now_at, due_at = due, expires_at = expire, sweep_at = sweep, outcome = digest,
+        updated_at = now_at, due_at = due, expires_at = expire, sweep_at = sweep,
+        sweep_from = sweep, outcome = digest,
+        outcome_id = CASE
+            WHEN to_state <> 2 THEN r.outcome_id WHEN outcome_bytes <> ''::bytea THEN number
+        END,
         rest = body || record_seal(
             seal_base(
                 p.tenant, p.kind_name, p.name, to_state, r.fingerprint, r.attempt,
@@ -238,9 +242,9 @@ BEGIN
     WHERE one.tenant = p.tenant AND one.kind = p.kind AND one.name = p.name
         AND one.fence = p.fence;
     IF to_state = 2 THEN
-        INSERT INTO outcomes (tenant, kind, name, bytes)
-        VALUES (p.tenant, p.kind, p.name, outcome_bytes)
-        ON CONFLICT (tenant, kind, name) DO UPDATE SET bytes = EXCLUDED.bytes;
+        DELETE FROM outcomes AS o WHERE o.id = r.outcome_id;
+        INSERT INTO outcomes (id, tenant, bytes)
+        SELECT number, p.tenant, outcome_bytes WHERE outcome_bytes <> ''::bytea;
     END IF;
     INSERT INTO audit (
         tenant, at, action, subject, key_hash, payload_hash, fence, actor, request_id,
@@ -391,16 +395,16 @@ BEGIN
     PERFORM set_config('onceward.tenant', whose, true);
     -- Read under the lock, as the records are: an old now would find a job kept that is not.
     now_at := store_now_ms();
-    SELECT r.fingerprint, r.state = 6 OR (r.state = 2 AND r.expires_at <= now_at) AS is_over
+    SELECT
+        r.fingerprint, r.outcome_id, r.payload_id,
+        r.state = 6 OR (r.state = 2 AND r.expires_at <= now_at) AS is_over
     INTO there FROM records AS r
     WHERE r.tenant = whose AND r.kind = 1 AND r.name = of_name;
     IF FOUND AND there.is_over IS TRUE THEN
         DELETE FROM records AS r
         WHERE r.tenant = whose AND r.kind = 1 AND r.name = of_name;
-        DELETE FROM outcomes AS r
-        WHERE r.tenant = whose AND r.kind = 1 AND r.name = of_name;
-        DELETE FROM payloads AS r
-        WHERE r.tenant = whose AND r.kind = 1 AND r.name = of_name;
+        DELETE FROM outcomes AS o WHERE o.id = there.outcome_id;
+        DELETE FROM payloads AS o WHERE o.id = there.payload_id;
     ELSIF FOUND THEN
         IF there.fingerprint <> fingerprint THEN
             RAISE EXCEPTION 'a job of this queue, type and resource has another payload'
@@ -412,10 +416,10 @@ BEGIN
     number := nextval('stamps');
     INSERT INTO records (
         tenant, kind, name, state, fingerprint, rev, fence, last_fence, token, attempt, priority,
-        created_at, updated_at, due_at, has_payload, rest
+        created_at, updated_at, due_at, payload_id, has_payload, rest
     ) VALUES (
         whose, 1, of_name, 0, fingerprint, number, NULL, 0, by_token, 0, priority, now_at, now_at,
-        now_at + run_in_ms, true,
+        now_at + run_in_ms, number, true,
         body || record_seal(
             seal_base(
                 whose, 'job', of_name, 0::smallint, fingerprint, 0, priority::smallint, true,
@@ -424,8 +428,8 @@ BEGIN
             number, NULL, 0, now_at, now_at, now_at + run_in_ms, NULL, NULL
         )
     );
-    INSERT INTO payloads (tenant, kind, name, bytes, seal) VALUES (
-        whose, 1, of_name, bytes,
+    INSERT INTO payloads (id, tenant, bytes, seal) VALUES (
+        number, whose, bytes,
         substr(sha256(
             int8send(octet_length(convert_to(whose, 'UTF8'))) || convert_to(whose, 'UTF8')
             || int8send(3) || convert_to('job', 'UTF8')
