@@ -200,6 +200,34 @@ async fn i29_marks_never_move_back_and_keep_their_value() {
     place.remove().await;
 }
 
+/// A queue may hold very many: who lists the first ten reads ten, whatever the server knows of it.
+#[tokio::test]
+async fn a_list_of_due_jobs_reads_no_more_than_it_shows() {
+    let place = Place::new("due_plan").await;
+    place.sql("ALTER TABLE records_job SET (autovacuum_enabled = off)").await;
+    place
+        .sql(
+            "INSERT INTO records (tenant, kind, name, state, fingerprint, rev, last_fence, token, \
+                 attempt, priority, created_at, updated_at, due_at, has_payload, rest) \
+             SELECT 'filler', 1, 'q:t:' || n, 0, '', 1, 0, '', 0, n % 3, 1, 1, n / 7, false, '' \
+             FROM generate_series(1, 5000) AS n",
+        )
+        .await;
+    let fetched = "SELECT idx_tup_fetch::bigint FROM pg_stat_all_tables \
+                   WHERE schemaname = current_schema() AND relname = 'records_job'";
+    for analysed in ["never", "now"] {
+        place.sql("SELECT pg_stat_force_next_flush()").await;
+        let before = place.count(fetched).await;
+        let list = "SELECT count(*) FROM due('q', 256::smallint, -1, '', '', 10, 0)";
+        assert_eq!(place.count(list).await, 11, "ten and the instant");
+        place.sql("SELECT pg_stat_force_next_flush()").await;
+        let rows = place.count(fetched).await - before;
+        assert!(rows < 20, "analysed {analysed}: fetched {rows} rows");
+        place.sql("ANALYZE records_job").await;
+    }
+    place.remove().await;
+}
+
 /// Rows of several tenants and kinds in turn: each is found where it is, and all commit together.
 #[tokio::test]
 async fn i09_a_group_of_many_tenants_and_kinds_is_one_transaction() {
