@@ -13,6 +13,7 @@ use onceward::events::{
     Append, AppendMany, AppendVerdict, EventStore, EventStoreOptions, ManyVerdict, NewEvent,
     Objects, Place,
 };
+use onceward::handlers::{Consumer, ConsumerOptions};
 #[cfg(feature = "postgres")]
 use onceward::store::postgres::{PostgresOptions, PostgresStore};
 use onceward::store::sqlite::{SqliteOptions, SqliteStore};
@@ -37,8 +38,12 @@ const AGGREGATES: u64 = 4_096;
 const WATCHED: u64 = 40;
 /// Pause between two looks for a document.
 const LOOK: Duration = Duration::from_micros(300);
-/// Events that relay and projections work off, for each second that a part may take.
-const FOLLOWED_PER_SECOND: u64 = 4_000;
+/// Events that relay and projections work off, for each second that a part may take. They were
+/// appended one by one, to each aggregate in turn.
+const FOLLOWED_PER_SECOND: u64 = 10_000;
+/// What has a goal.
+const DOCUMENTS_ALONE: &str = "projection into documents alone";
+const INDEX_ALONE: &str = "projection into the full-text index alone";
 /// How long something may be without progress before the bench gives up.
 const STUCK: Duration = Duration::from_secs(120);
 
@@ -64,6 +69,7 @@ pub(crate) async fn measure(
         bench.appends(report).await?;
         bench.visible(report).await?;
         bench.following(report).await?;
+        bench.together(report).await?;
         if plan.held.len() > 1 {
             bench.with_many_held(report).await?;
         }
@@ -83,7 +89,7 @@ struct Bench<'p> {
 
 /// The parts that have a store of their own.
 #[cfg(feature = "postgres")]
-const PARTS: [&str; 5] = ["appends", "visible", "following", "few", "many"];
+const PARTS: [&str; 6] = ["appends", "visible", "following", "together", "few", "many"];
 
 impl Bench<'_> {
     /// An engine for one part, and where its search index would be.
@@ -93,7 +99,8 @@ impl Bench<'_> {
             let options = PostgresOptions { schema: schema(part), ..PostgresOptions::default() };
             PostgresStore::migrate(url, options.clone()).await?;
             let store = PostgresStore::connect(url, options).await?;
-            return Ok((Engine::new(Arc::new(store)), SearchIn::Documents));
+            let search_in = SearchIn::Postgres(within(url, &schema(part)));
+            return Ok((Engine::new(Arc::new(store)), search_in));
         }
         if *self.url == StoreUrl::Memory {
             let store = self.url.open(crate::open::Access::Create).await?;
@@ -181,40 +188,63 @@ impl Bench<'_> {
         close(ontology.events()).await
     }
 
-    /// Events that lie there already go through the relay and into the views.
+    /// Events that lie there already: the relay alone, then one view after the other alone.
     async fn following(&self, report: &mut Report) -> Result<(), Failure> {
-        let (engine, search_in) = self.engine("following").await?;
+        let filled = self.filled("following").await?;
+        let mut series = ["relay alone", DOCUMENTS_ALONE, INDEX_ALONE].map(Series::new);
+        self.start_once("relay and projections, one by one", series.len());
+        let relayed = filled.measured(filled.relay()).await?;
+        relayed.add_to(&mut series[0]);
+        self.plan.progress.step();
+        for (name, series) in [Workers::INSTANCES, Workers::SEARCH].iter().zip(&mut series[1..]) {
+            let followed = filled.measured(filled.follow(name)).await?;
+            followed.add_to(series);
+            self.plan.progress.step();
+        }
+        report.add(&series.each_ref());
+        report.part_ended("relay and projections, one by one");
+        close(filled.ontology.events()).await
+    }
+
+    /// The same, all at once: the service at work behind its head.
+    async fn together(&self, report: &mut Report) -> Result<(), Failure> {
+        let filled = self.filled("together").await?;
+        let mut series = Series::new("relay, documents, classes and index together, events each");
+        self.start_once("relay and projections, together", 1);
+        let all = async {
+            let [instances, classes, search] =
+                [Workers::INSTANCES, Workers::CLASSES, Workers::SEARCH];
+            tokio::try_join!(
+                filled.relay(),
+                filled.follow(instances),
+                filled.follow(classes),
+                filled.follow(search),
+            )
+        };
+        filled.measured(all).await?.add_to(&mut series);
+        report.add(&[&series]);
+        report.part_ended("relay and projections, together");
+        close(filled.ontology.events()).await
+    }
+
+    /// A service whose events nobody has followed yet.
+    async fn filled(&self, part: &str) -> Result<Filled, Failure> {
+        let (engine, search_in) = self.engine(part).await?;
         let options = Options { search_in, ..Options::default() };
-        let opened = Ontology::open(engine, self.objects("following")?, options).await;
+        let opened = Ontology::open(engine, self.objects(part)?, options).await;
         let ontology = opened.map_err(|error| broken(&error))?;
-        let seed = u64::from(std::process::id());
-        let keys = Arc::new(Keys::new(TENANT, seed));
+        let keys = Arc::new(Keys::new(TENANT, u64::from(std::process::id())));
         let writers = Writers { store: ontology.events().clone(), keys };
         let count = u64::from(self.plan.seconds) * FOLLOWED_PER_SECOND;
         self.plan.progress.part("making events", 1);
-        writers.fill(count).await?;
+        writers.fill(count, 1).await?;
+        self.plan.progress.step();
         let head = ontology.events().head().await.map_err(|error| broken(&error))?;
-        self.plan.progress.part("relay and projections", 3);
-        let running = ontology.workers().start().map_err(|error| broken(&error))?;
-        let begun = Instant::now();
-        let mut series =
-            [Series::new("relay, events"), Series::new("instances and search, events each")];
-        let before = Cpu::now();
-        while running.relay().acknowledged < head {
-            pause(begun, "the relay").await?;
-        }
-        series[0].add(before, &counted(count, begun));
-        for name in [Workers::INSTANCES, Workers::SEARCH] {
-            while place(&ontology, name).await? < head {
-                pause(begun, name).await?;
-            }
-            self.plan.progress.step();
-        }
-        series[1].add(before, &counted(count, begun));
-        report.add(&series.each_ref());
-        report.part_ended("relay and projections");
-        running.drain().await;
-        close(ontology.events()).await
+        Ok(Filled { ontology, head, count })
+    }
+
+    fn start_once(&self, part: &str, steps: usize) {
+        self.plan.progress.part(part, steps as u64);
     }
 
     async fn with_many_held(&self, report: &mut Report) -> Result<(), Failure> {
@@ -227,7 +257,7 @@ impl Bench<'_> {
             let shown = super::embedded::short(held);
             let writers = self.store(part).await?;
             self.plan.progress.part(&format!("making {shown} events"), 1);
-            writers.fill(held).await?;
+            writers.fill(held, BATCH).await?;
             stores.push(writers);
             series.push(Series::new(format!("append, 64 writers, {shown} events there")));
         }
@@ -261,9 +291,72 @@ impl Bench<'_> {
     }
 }
 
+/// The same database, with the tables of this schema.
+#[cfg(feature = "postgres")]
+fn within(url: &str, schema: &str) -> String {
+    let joint = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{joint}options=-csearch_path%3D{schema}")
+}
+
 #[cfg(feature = "postgres")]
 fn schema(part: &str) -> String {
     format!("onceward_bench_{}_{part}", std::process::id())
+}
+
+/// A service with events that nobody has followed yet.
+struct Filled {
+    ontology: Ontology,
+    head: Place,
+    count: u64,
+}
+
+/// What was done, from when on.
+struct Once {
+    before: Cpu,
+    round: Round,
+}
+
+impl Once {
+    fn add_to(&self, series: &mut Series) {
+        series.add(self.before, &self.round);
+    }
+}
+
+impl Filled {
+    async fn measured<T>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<Once, Failure> {
+        let (before, begun) = (Cpu::now(), Instant::now());
+        match tokio::time::timeout(STUCK, work).await {
+            Ok(done) => done?,
+            Err(_) => return Err(stuck("what follows the events")),
+        };
+        let (operations, elapsed) = (self.count, begun.elapsed());
+        Ok(Once { before, round: Round { operations, elapsed, ..Round::default() } })
+    }
+
+    /// Relays everything.
+    async fn relay(&self) -> Result<(), Failure> {
+        let relay = self.ontology.workers().start_relay()?;
+        while relay.status().acknowledged < self.head {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        relay.drain().await.map_err(|error| broken(&error))
+    }
+
+    /// Brings one view up to the head.
+    async fn follow(&self, name: &str) -> Result<(), Failure> {
+        let workers = self.ontology.workers();
+        let projection = workers.projection(name).ok_or_else(|| refused(name))?;
+        let generation = projection.generation().await?.live;
+        let handler = projection.handler(generation).await.map_err(|error| broken(&error))?;
+        let options = ConsumerOptions { until: Some(self.head), ..workers.consumer(name)? };
+        let mut consumer = Consumer::start(handler, workers.log().clone(), options)?;
+        consumer.ended().await.map_err(|error| broken(&error))?;
+        let done = consumer.counts().done;
+        if done == self.count { Ok(()) } else { Err(stuck(&format!("{name} at {done} events"))) }
+    }
 }
 
 /// Those who append.
@@ -323,16 +416,16 @@ impl Writers {
         }
     }
 
-    /// Appends many events to many aggregates, as fast as it goes.
-    async fn fill(&self, count: u64) -> Result<(), Failure> {
-        let batches = count.div_ceil(BATCH);
+    /// Appends many events to many aggregates, so many to each in turn, as fast as it goes.
+    async fn fill(&self, count: u64, each: u64) -> Result<(), Failure> {
+        let batches = count.div_ceil(each);
         let mut tasks = JoinSet::new();
         for task in 0..WRITERS as u64 {
             let this = self.clone();
             tasks.spawn(async move {
                 let mut at = task;
                 while at < batches {
-                    this.append_batch(&format!("filled-{}", at % AGGREGATES)).await?;
+                    this.append_batch(&format!("filled-{}", at % AGGREGATES), each).await?;
                     at += WRITERS as u64;
                 }
                 Ok::<_, Failure>(())
@@ -344,7 +437,7 @@ impl Writers {
         Ok(())
     }
 
-    async fn append_batch(&self, name: &str) -> Result<(), Failure> {
+    async fn append_batch(&self, name: &str, count: u64) -> Result<(), Failure> {
         let event = |_| {
             let event_id = self.keys.id(self.keys.draw());
             let payload = payload(&event_id).into();
@@ -354,7 +447,7 @@ impl Writers {
             tenant: TENANT.into(),
             aggregate_id: name.into(),
             expected_seq: None,
-            events: (0..BATCH).map(event).collect(),
+            events: (0..count).map(event).collect(),
             correlation_id: None,
         };
         match self.store.append_many(&append).await.map_err(|error| broken(&error))? {
@@ -388,25 +481,6 @@ async fn append_one(store: &EventStore, name: &str) -> Result<(), Failure> {
 async fn found(ontology: &Ontology, name: &str) -> Result<bool, Failure> {
     let found = ontology.workers().search(TENANT, name, None, 1).await;
     Ok(!found.map_err(|error| broken(&error))?.is_empty())
-}
-
-async fn place(ontology: &Ontology, name: &str) -> Result<Place, Failure> {
-    match ontology.workers().projection(name) {
-        Some(projection) => Ok(projection.place().await?),
-        None => Err(refused(name)),
-    }
-}
-
-fn counted(operations: u64, begun: Instant) -> Round {
-    Round { operations, elapsed: begun.elapsed(), ..Round::default() }
-}
-
-async fn pause(begun: Instant, what: &str) -> Result<(), Failure> {
-    if begun.elapsed() > STUCK {
-        return Err(stuck(what));
-    }
-    tokio::time::sleep(Duration::from_millis(5)).await;
-    Ok(())
 }
 
 async fn close(store: &EventStore) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
-//! What the ratios of each bench should reach, in one table: the report and the page show it.
+//! What each bench should reach, in two tables: the report and the page show it.
 //!
-//! A goal is about a ratio, never about a rate: rates are the machine's.
+//! Most goals are about ratios, because rates are the machine's; a few rates were asked for by
+//! number.
 
 use serde_json::Value;
 
@@ -42,14 +43,60 @@ const GOALS: &[(&str, &str, &str, Goal)] = &[
     ("events", "", "at_1m_vs_10k", AtLeast(0.75)),
 ];
 
+/// Bench, what its store's name begins with, figure, and what is asked of it.
+const FIGURE_GOALS: &[(&str, &str, &str, FigureGoal)] = &[
+    ("events", "sqlite", "append, 64 writers on 64 aggregates", PerSecond(10_000.0)),
+    ("events", "sqlite", "append → found by the search, idle", P99(50.0)),
+    ("events", "sqlite", "projection into documents alone", PerSecond(20_000.0)),
+    ("events", "sqlite", "projection into the full-text index alone", PerSecond(20_000.0)),
+];
+
+/// What a figure should be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum FigureGoal {
+    /// This rate or more.
+    PerSecond(f64),
+    /// All but one of a hundred within this many milliseconds.
+    P99(f64),
+}
+
+use FigureGoal::{P99, PerSecond};
+
+impl FigureGoal {
+    /// Whether a figure reaches it.
+    pub(crate) fn is_met(self, per_second: f64, p99_ms: f64) -> bool {
+        match self {
+            PerSecond(bound) => per_second >= bound,
+            P99(bound) => p99_ms <= bound,
+        }
+    }
+}
+
+impl std::fmt::Display for FigureGoal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PerSecond(bound) => write!(f, "≥ {bound:.0}/s"),
+            P99(bound) => write!(f, "p99 ≤ {bound} ms"),
+        }
+    }
+}
+
+/// The goal of a figure in a report that was made in this environment.
+pub(crate) fn figure_goal(environment: &Value, figure: &str) -> Option<FigureGoal> {
+    look_up(FIGURE_GOALS, environment, figure)
+}
+
 /// The goal of a ratio in a report that was made in this environment.
 pub(crate) fn goal(environment: &Value, ratio: &str) -> Option<Goal> {
+    look_up(GOALS, environment, ratio)
+}
+
+fn look_up<G: Copy>(goals: &[(&str, &str, &str, G)], environment: &Value, name: &str) -> Option<G> {
     let text = |name: &str| environment[name].as_str().unwrap_or_default();
     let (bench, store) = (text("bench"), text("store"));
     let fits = |of_bench: &str, of_store: &str| of_bench == bench && store.starts_with(of_store);
-    let found = GOALS
-        .iter()
-        .find(|(of_bench, of_store, name, _)| *name == ratio && fits(of_bench, of_store));
+    let found =
+        goals.iter().find(|(of_bench, of_store, of, _)| *of == name && fits(of_bench, of_store));
     found.map(|(.., goal)| *goal)
 }
 
@@ -87,6 +134,17 @@ mod tests {
         assert_eq!(goal(&postgres, "batch_vs_single"), Some(AtLeast(6.0)));
         assert_eq!(goal(&sqlite, "pairs_vs_unnest"), None);
         assert_eq!(goal(&json!({}), "batch_vs_single"), None);
+    }
+
+    #[test]
+    fn a_figure_has_its_goal_where_it_was_asked_for() {
+        let sqlite = json!({ "bench": "events", "store": "sqlite:x.db" });
+        let postgres = json!({ "bench": "events", "store": "postgres://h/d" });
+        let alone = "projection into the full-text index alone";
+        assert_eq!(figure_goal(&sqlite, alone), Some(PerSecond(20_000.0)));
+        assert_eq!(figure_goal(&postgres, alone), None);
+        assert!(PerSecond(20_000.0).is_met(20_000.0, 9.0) && !P99(50.0).is_met(1.0, 50.1));
+        assert_eq!(PerSecond(20_000.0).to_string(), "≥ 20000/s");
     }
 
     #[test]

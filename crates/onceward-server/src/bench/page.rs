@@ -17,7 +17,7 @@ const REPORT_BYTES_MAX: u64 = 1 << 20;
 const HEAD: &str = "# Performance
 
 Made by `onceward bench page` from what the benches printed as JSON; nothing here was typed. Rates
-are this machine's and noisy; ratios compare what alternated in one run: goals are about them.
+are this machine's and noisy; ratios compare what alternated in one run: most goals are about them.
 \"p50\" and \"p99\" are how long a call took, \"CPU\" is our process' time for one operation.
 ";
 
@@ -68,15 +68,19 @@ fn section(page: &mut String, report: &Value) {
         });
         let _ = writeln!(page, "| `{name}` | {value:.2} | {goal} |");
     }
-    let _ =
-        writeln!(page, "\n| what | per second | p50 ms | p99 ms | CPU µs |\n|---|--:|--:|--:|--:|");
+    let _ = writeln!(page, "\n| what | per second | p50 ms | p99 ms | CPU µs | goal |");
+    let _ = writeln!(page, "|---|--:|--:|--:|--:|---|");
     for result in report["results"].as_array().into_iter().flatten() {
         let number = |name: &str| result[name].as_f64().unwrap_or(f64::NAN);
         let name = result["name"].as_str().unwrap_or_default();
         let cpu = environment["cpu_us_per_operation"][name].as_f64();
+        let goal = goals::figure_goal(environment, name).map_or_else(String::new, |goal| {
+            let met = goal.is_met(number("per_second"), number("p99_ms"));
+            format!("{goal} {}", if met { "✓" } else { "✗" })
+        });
         let _ = writeln!(
             page,
-            "| {name} | {} | {:.2} | {:.2} | {} |",
+            "| {name} | {} | {:.2} | {:.2} | {} | {goal} |",
             thousands(number("per_second")),
             number("p50_ms"),
             number("p99_ms"),
@@ -157,7 +161,7 @@ mod tests {
             "| `pairs_vs_sqlite_limit` | 0.35 | ≥ 0.35 ✓ |",
             "| `at_1m_vs_1k` | 0.60 | ≥ 0.7 ✗ |",
             "| `other` | 2.00 |  |",
-            "| pairs | 23,457 | 1.50 | 9.00 | 61.2 |",
+            "| pairs | 23,457 | 1.50 | 9.00 | 61.2 |  |",
         ] {
             assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
         }

@@ -53,15 +53,18 @@ impl Report {
         if out.is_json() {
             return out.print_json(&self.json());
         }
-        let mut table = out.table(&["WHAT", "PER SECOND", "P50 MS", "P99 MS", "CPU US"]);
+        let mut table = out.table(&["WHAT", "PER SECOND", "P50 MS", "P99 MS", "CPU US", "GOAL"]);
         for figure in &self.figures {
             let number = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+            let goal = goals::figure_goal(&self.environment, &figure.name);
+            let goal = goal.map_or_else(String::new, |goal| goal.to_string());
             table.add_row([
                 Cell::new(&figure.name),
                 number(format!("{:.0}", figure.per_second)),
                 number(format!("{:.3}", figure.p50_ms)),
                 number(format!("{:.3}", figure.p99_ms)),
                 number(format!("{:.1}", figure.cpu_us)),
+                Cell::new(goal),
             ]);
         }
         let mut text = out.render(&table);
