@@ -359,3 +359,52 @@ async fn i05_killed_anywhere_rows_and_keys_are_there_together() {
         }
     }
 }
+
+#[tokio::test]
+async fn i26_of_many_in_one_transaction_one_that_fails_takes_back_its_own_rows_alone() {
+    let place = Place::new();
+    place.engine.run_once_with(&claim("there", "p"), insert("there")).await.unwrap();
+    let run = |name: &'static str| {
+        let mut insert = insert(name);
+        move |sql: &Connection| {
+            let done = insert(sql);
+            assert_ne!(name, "panics", "told to");
+            if name == "fails" { Err(rusqlite::Error::InvalidQuery) } else { done }
+        }
+    };
+    let names = ["a", "fails", "b", "there", "panics", "c", "other"];
+    let mut requests: Vec<_> = names.map(|name| (claim(name, "p"), run(name))).into();
+    // The same key with another payload, and a row that is there already.
+    requests.push((claim("there", "another"), run("x")));
+    requests.push((claim("unique", "p"), run("a")));
+    let ends = place.engine.run_once_with_many(requests).await;
+    let ran = |at: usize| matches!(ends[at], Ok(OnceVerdict::Ran { .. }));
+    assert!([0, 2, 5, 6].into_iter().all(ran), "{ends:?}");
+    assert!(matches!(ends[1], Err(OwnSqlError::Caller(_))), "{ends:?}");
+    assert!(matches!(ends[3], Ok(OnceVerdict::Not(Verdict::Replay(_)))), "{ends:?}");
+    assert!(matches!(ends[4], Err(OwnSqlError::Panicked(_))), "{ends:?}");
+    assert!(matches!(ends[7], Ok(OnceVerdict::Not(Verdict::Mismatch(_)))), "{ends:?}");
+    assert!(matches!(ends[8], Err(OwnSqlError::Caller(_))), "{ends:?}");
+    assert_eq!(place.rows(), ["a", "b", "c", "other", "there"]);
+    for (name, state) in [("a", Some(State::Done)), ("fails", None), ("panics", None)] {
+        assert_eq!(place.state(name).await, state, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn i01_of_two_with_one_mark_in_one_transaction_the_second_leaves_no_row() {
+    let place = Place::new();
+    let guarded = |id: &str, name: &str| {
+        let mut claim = claim(id, "p");
+        let rule = Rule::Next { position: 1 };
+        claim.guard = Some(Guard::new(subject("line"), rule).unwrap());
+        (claim, insert(name))
+    };
+    // Both are judged before either is written: the second is refused after its SQL has run.
+    let requests = vec![guarded("one", "one"), guarded("two", "two")];
+    let ends = place.engine.run_once_with_many(requests).await;
+    assert!(matches!(ends[0], Ok(OnceVerdict::Ran { .. })), "{ends:?}");
+    assert!(matches!(ends[1], Ok(OnceVerdict::Not(Verdict::Refused(_)))), "{ends:?}");
+    assert_eq!(place.rows(), ["one"]);
+    assert_eq!(place.state("two").await, None);
+}

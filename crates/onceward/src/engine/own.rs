@@ -58,10 +58,84 @@ impl Engine {
     {
         claim.validate().map_err(EngineError::from)?;
         let own = Arc::new(Own::new(claim.clone(), work));
+        self.run_own(&own, Facts::default()).await
+    }
+
+    /// [`Engine::run_once_with`] for many, in one transaction where that goes, each on its own. The
+    /// same key must not come twice.
+    pub async fn run_once_with_many<E, F>(
+        &self,
+        requests: Vec<(Claim, F)>,
+    ) -> Vec<Result<OnceVerdict, OwnSqlError<E>>>
+    where
+        E: Send + 'static,
+        F: FnMut(&Connection) -> Result<Completion, E> + Send + 'static,
+    {
+        let blank = blank_completion();
         let mut facts = Facts::default();
+        self.watch_lease(None, &mut facts);
+        let mut owns = Vec::with_capacity(requests.len());
+        let mut ready = Vec::with_capacity(requests.len());
+        for (claim, work) in requests {
+            let own = Arc::new(Own::new(claim, work));
+            // Nothing is known of any of them, so each is tried as if nobody had its key.
+            let step = decide::run_once(&own.claim, &blank, self.0.tokens.next(), &facts);
+            let tried = own.claim.validate().map(|()| match step {
+                Step::Commit(template, Once::Ran { .. }) => {
+                    own.begin(template, facts.clone());
+                    ready.push(own.clone());
+                    true
+                }
+                _ => false,
+            });
+            owns.push((own, tried));
+        }
+        let answers = self.commit_own(&ready).await;
+        let mut answers = answers.map(Vec::into_iter);
+        let mut ends = Vec::with_capacity(owns.len());
+        for (own, tried) in owns {
+            ends.push(match (tried, &mut answers) {
+                (Err(limit), _) => Err(EngineError::from(limit).into()),
+                (Ok(false), _) => self.run_own(&own, facts.clone()).await,
+                (Ok(true), Ok(answers)) => match answers.next() {
+                    Some(answer) => self.go_on_own(&own, answer).await,
+                    None => Err(StoreError::Unknown("the store left out an answer".into()).into()),
+                },
+                (Ok(true), Err(error)) => Err(error.clone().into()),
+            });
+        }
+        ends
+    }
+
+    /// What the answer to the first try comes to; whatever it did not settle goes on alone.
+    async fn go_on_own<E, F>(
+        &self,
+        own: &Arc<Own<E, F>>,
+        answer: Answer,
+    ) -> Result<OnceVerdict, OwnSqlError<E>>
+    where
+        E: Send + 'static,
+        F: FnMut(&Connection) -> Result<Completion, E> + Send + 'static,
+    {
+        let mut facts = Facts::default();
+        match self.heard_own(own, answer, &mut facts).await? {
+            Some(end) => Ok(end),
+            None => self.run_own(own, facts).await,
+        }
+    }
+
+    async fn run_own<E, F>(
+        &self,
+        own: &Arc<Own<E, F>>,
+        mut facts: Facts,
+    ) -> Result<OnceVerdict, OwnSqlError<E>>
+    where
+        E: Send + 'static,
+        F: FnMut(&Connection) -> Result<Completion, E> + Send + 'static,
+    {
+        let (claim, blank) = (&own.claim, blank_completion());
         for _ in 0..MAX_ROUNDS {
             self.watch_lease(Some(&claim.key), &mut facts);
-            let blank = blank_completion();
             match decide::run_once(claim, &blank, self.0.tokens.next(), &facts) {
                 Step::Answer(verdict) => return Ok(OnceVerdict::Not(verdict)),
                 Step::Look(looks) => self.look_up(&looks, &mut facts).await?,
@@ -78,8 +152,10 @@ impl Engine {
                 }
                 Step::Commit(template, Once::Ran { .. }) => {
                     own.begin(template, facts.clone());
-                    let answer = self.commit_own(&own).await?;
-                    if let Some(end) = self.heard_own(&own, answer, &mut facts).await? {
+                    let answer = self.commit_own(std::slice::from_ref(own)).await?;
+                    let missing = || StoreError::Unknown("the store left out an answer".into());
+                    let answer = answer.into_iter().next().ok_or_else(missing)?;
+                    if let Some(end) = self.heard_own(own, answer, &mut facts).await? {
                         return Ok(end);
                     }
                 }
@@ -130,24 +206,28 @@ impl Engine {
         }
     }
 
-    /// Sends it to the writer; after a lost answer again, until its time is over. The token tells
-    /// the writer whether it was applied, so the closure does not run a second time then.
-    async fn commit_own<E, F>(&self, own: &Arc<Own<E, F>>) -> Result<Answer, EngineError>
+    /// Sends them to the writer; after a lost answer again, until their time is over. Their tokens
+    /// tell the writer which were applied, so no closure runs a second time then.
+    async fn commit_own<E, F>(&self, owns: &[Arc<Own<E, F>>]) -> Result<Vec<Answer>, EngineError>
     where
         E: Send + 'static,
         F: FnMut(&Connection) -> Result<Completion, E> + Send + 'static,
     {
+        if owns.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut lost = None;
         loop {
             let asked = Instant::now();
-            let error = match self.0.store.commit_own(own.clone()).await {
-                Ok(answer) => {
-                    if let Answer::Applied(applied) = &answer
+            let group = owns.iter().map(|own| own.clone() as Arc<dyn OwnSql>).collect();
+            let error = match self.0.store.commit_own(group).await {
+                Ok(committed) => {
+                    if let Some(Answer::Applied(applied)) = committed.answers.first()
                         && !applied.again
                     {
                         self.0.heard.note(asked, applied.now);
                     }
-                    return Ok(answer);
+                    return Ok(committed.answers);
                 }
                 Err(error) if lost.is_some() || matches!(error, StoreError::Unknown(_)) => error,
                 Err(error) => return Err(error.into()),

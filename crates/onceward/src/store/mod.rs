@@ -83,11 +83,12 @@ pub trait Store: Send + Sync + 'static {
     fn watch(&self, keys: Vec<Key>) -> StoreFuture<'_, ()>;
 
     /// Runs the caller's own SQL in the transaction of the batch that it makes, once the conditions
-    /// of its template hold. `Contended` when it made none. Other stores than SQLite answer
+    /// of its template hold: many in one durable transaction, each on its own. Answers come in
+    /// their order; `Contended` for one that made no batch. Other stores than SQLite answer
     /// `Unsupported`.
     #[cfg(feature = "sqlite")]
-    fn commit_own(&self, own: Arc<dyn sqlite::OwnSql>) -> StoreFuture<'_, Answer> {
-        drop(own);
+    fn commit_own(&self, group: Vec<Arc<dyn sqlite::OwnSql>>) -> StoreFuture<'_, Committed> {
+        drop(group);
         let store = self.capabilities().name;
         let what = "the caller's own SQL in its transaction";
         Box::pin(async move { Err(StoreError::Unsupported { store, what }) })

@@ -119,8 +119,8 @@ impl Store for Timed {
     }
 
     #[cfg(feature = "sqlite")]
-    fn commit_own(&self, own: Arc<dyn super::sqlite::OwnSql>) -> StoreFuture<'_, Answer> {
-        self.timed(Operation::Commit, self.store.commit_own(own))
+    fn commit_own(&self, group: Vec<Arc<dyn super::sqlite::OwnSql>>) -> StoreFuture<'_, Committed> {
+        self.timed(Operation::Commit, self.store.commit_own(group))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

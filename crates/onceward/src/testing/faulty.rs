@@ -326,25 +326,30 @@ impl Store for FaultyStore {
     }
 
     #[cfg(feature = "sqlite")]
-    fn commit_own(&self, own: Arc<dyn crate::store::sqlite::OwnSql>) -> StoreFuture<'_, Answer> {
+    fn commit_own(
+        &self,
+        group: Vec<Arc<dyn crate::store::sqlite::OwnSql>>,
+    ) -> StoreFuture<'_, Committed> {
         Box::pin(async move {
             match self.enter(Method::Commit).await {
-                Fault::None => self.inner.commit_own(own).await,
+                Fault::None => self.inner.commit_own(group).await,
                 Fault::Before => {
                     Err(StoreError::NotApplied("injected: failed before the commit".into()))
                 }
                 // A closure that comes late would come to a caller who has gone.
                 Fault::After | Fault::Delayed(_) => {
-                    self.inner.commit_own(own).await?;
+                    self.inner.commit_own(group).await?;
                     Err(StoreError::Unknown("injected: failed after the commit".into()))
                 }
                 Fault::Lost(after) => {
-                    self.inner.commit_own(own).await?;
+                    self.inner.commit_own(group).await?;
                     // sleeps because the caller is to wait as long as the plan says
                     tokio::time::sleep(after).await;
                     Err(StoreError::Unknown("injected: the answer was lost".into()))
                 }
-                Fault::Contended(_) => Ok(Answer::Contended),
+                Fault::Contended(_) => {
+                    Ok(Committed { answers: group.iter().map(|_| Answer::Contended).collect() })
+                }
             }
         })
     }

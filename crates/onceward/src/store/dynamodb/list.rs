@@ -1,10 +1,10 @@
 //! Lists, a page at a time, each along a partition or an index.
 //!
-//! Records (`records.rs`) and marks are read from the tenant's partitions and are current. Due and
-//! sweepable records come from indexes that trail behind, each in a few partitions that are read
-//! side by side. Cursors mean what the memory store's mean: the place of the last item in the order
-//! of the list. A page is filled with one item more than was asked for; that one tells whether
-//! there is a next page.
+//! Records and marks of a tenant are read from their partitions and are current; records of all
+//! tenants walk the list of tenants. Due and sweepable records come from indexes that trail behind,
+//! each in a few partitions that are read side by side. Cursors mean what the memory store's mean:
+//! the place of the last item in the order of the list. A page is filled with one item more than
+//! was asked for; that one tells whether there is a next page.
 
 use futures_util::future::try_join_all;
 use onceward_core::key::{Key, Subject};

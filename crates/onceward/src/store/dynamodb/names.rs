@@ -19,8 +19,7 @@
 //! `AUDIT#{time}#{number}`.
 //!
 //! A store knows no users. What the seed calls so is the first part that narrows a request's key:
-//! whose measurement it is, or who calls. Where that is empty, because the route's scope leaves the
-//! caller out, there is none.
+//! whose measurement it is, or who calls; where neither counts, the first value of the path.
 //!
 //! Rule: the tenant leads, and two things never share a place. DynamoDB compares sort keys byte by
 //! byte, as keys and subjects are ordered. It holds 1,024 bytes of them, so a longer name is cut
@@ -136,7 +135,7 @@ pub(super) fn lies(key: &Key) -> Lies<'_> {
     let name = key.name_column();
     let narrowed = || {
         let (scope, rest) = name.split_once(':')?;
-        let (user, rest) = rest.split_once(':').filter(|(user, _)| !user.is_empty())?;
+        let (user, rest) = rest.split_once(':')?;
         Some((scope, user, rest))
     };
     match narrowed().filter(|_| key.kind() == Kind::Request) {
@@ -245,7 +244,7 @@ pub(super) fn user_index(tenant: &str, subject: Option<&str>, id: u64) -> Option
 
 /// The partition of the entries about a subject, if it is a user.
 pub(super) fn user_partition(tenant: &str, subject: &str) -> Option<String> {
-    user_of(subject).filter(|name| !name.is_empty()).map(|name| user(tenant, &escape(name)))
+    user_of(subject).map(|name| user(tenant, &escape(name)))
 }
 
 /// The place of an entry among those about its user: in the order of their numbers.
@@ -366,15 +365,14 @@ mod tests {
                 counter(column, 1),
                 body_part(&bodies(column, &record(&key)), "x", 0),
                 listed_user(column, "s", "i").0,
-                record(&within(tenant, "s", &[""], "i")),
-                record(&within(tenant, "s", &["", "u"], "i")),
+                listed_user(column, "s", "").0,
             ];
             for place in all {
                 assert!(place.pk.starts_with("ORG#"), "{place:?}");
                 assert!(places.insert(place.clone()), "{place:?} twice");
             }
             assert_eq!(read_key(&record(&key), None, None), Some(key.clone()));
-            for user in ["u", "U", "u:", "#", "u#IDEMP#", "%23", "%", "REQUEST"] {
+            for user in ["", "u", "U", "u:", "#", "u#IDEMP#", "%23", "%", "REQUEST"] {
                 for (parts, id) in
                     [(vec![user], "i"), (vec![user, "i"], "i"), (vec![user, ""], "i")]
                 {
@@ -431,19 +429,15 @@ mod tests {
             listed_user(key.tenant_column(), scope, user)
         };
         assert_eq!(listed(&key).0, Place::new("ORG#acme#USERS", "USER#PUT /c/{id}:bob:"));
-        // Who does not count is no user, nor is the type of a job.
-        let key = within("acme", "PUT /c/{id}", &["", "9"], "k");
-        assert_eq!(at(&key), "ORG#acme#REQUEST IDEMP#PUT /c/{id}::9:k");
-        assert_eq!(read_key(&record(&key), None, None), Some(key));
+        // The type of a job is no user.
         let key = Key::within(Kind::Job, "acme", "mail", &["welcome"], "7").unwrap();
         assert_eq!(at(&key), "ORG#acme#JOB IDEMP#mail:welcome:7");
         let entry = user_index("acme", Some("user/u:7"), 1_790_000_000_000 << 10 | 5).unwrap();
         assert_eq!(entry.0, "ORG#acme#USER#u%3A7");
         assert_eq!(entry.1, "AUDIT#00000001790000000000#00001832960000000005");
         assert_eq!(user_index("acme", Some("users"), 5), None);
-        assert_eq!(user_index("acme", Some("user/"), 5), None);
         // Users come in the order of their records, whatever stands in them.
-        let users = ["!", "-", "b", "b-", "b:", "b0", "b;", "bb", "é", "😀"];
+        let users = ["", "-", "b", "b-", "b:", "b0", "b;", "bb", "é", "😀"];
         let mut keys: Vec<Key> = users.map(|user| within("acme", "s", &[user], "i")).into();
         keys.sort();
         assert!(keys.is_sorted_by_key(|key| listed(key).0));

@@ -389,10 +389,10 @@ impl Store for SqliteStore {
         })
     }
 
-    fn commit_own(&self, own: Arc<dyn OwnSql>) -> StoreFuture<'_, Answer> {
+    fn commit_own(&self, group: Vec<Arc<dyn OwnSql>>) -> StoreFuture<'_, Committed> {
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
-            self.send(writer::Call::Own { own, reply })?;
+            self.send(writer::Call::Own { group, reply })?;
             answer.await.unwrap_or_else(|_| Err(cut_short()))
         })
     }

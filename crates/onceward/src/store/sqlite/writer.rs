@@ -28,6 +28,9 @@ use super::{Shared, open, sync};
 /// Most batches in one transaction: further groups wait for the next.
 pub(super) const GROUP_MAX: usize = 256;
 
+/// Why a group of the caller's own SQL is applied one by one.
+const LOST: &str = "what the caller's SQL was run for was refused after all";
+
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// What is asked for, and where its answer goes.
@@ -36,8 +39,8 @@ pub(super) enum Call {
     Group { group: Vec<Arc<Batch>>, reply: Reply<Committed> },
     /// A batch.
     One { batch: Arc<Batch>, reply: Reply<Answer> },
-    /// The caller's own SQL and the batch that it makes.
-    Own { own: Arc<dyn OwnSql>, reply: Reply<Answer> },
+    /// The caller's own SQL and the batches that it makes, each on its own.
+    Own { group: Vec<Arc<dyn OwnSql>>, reply: Reply<Committed> },
 }
 
 impl Call {
@@ -45,19 +48,21 @@ impl Call {
     fn len(&self) -> usize {
         match self {
             Self::Group { group, .. } => group.len(),
-            Self::One { .. } | Self::Own { .. } => 1,
+            Self::Own { group, .. } => group.len(),
+            Self::One { .. } => 1,
         }
     }
 
     /// Its answer, made of the next of all answers.
     fn answered(self, answers: &mut impl Iterator<Item = Answer>) -> sync::Answer {
         let missing = || StoreError::Unknown("the writer left out an answer".into());
+        let count = self.len();
         match self {
-            Self::Group { group, reply } => {
-                let answers = answers.take(group.len()).collect();
+            Self::Group { reply, .. } | Self::Own { reply, .. } => {
+                let answers = answers.take(count).collect();
                 sync::Answer::Commit((reply, Ok(Committed { answers })))
             }
-            Self::One { reply, .. } | Self::Own { reply, .. } => {
+            Self::One { reply, .. } => {
                 sync::Answer::One((reply, answers.next().ok_or_else(missing)))
             }
         }
@@ -66,8 +71,8 @@ impl Call {
     /// Tells that it failed. Whoever asked may have gone away meanwhile.
     fn fail(self, error: StoreError) {
         match self {
-            Self::Group { reply, .. } => drop(reply.send(Err(error))),
-            Self::One { reply, .. } | Self::Own { reply, .. } => drop(reply.send(Err(error))),
+            Self::Group { reply, .. } | Self::Own { reply, .. } => drop(reply.send(Err(error))),
+            Self::One { reply, .. } => drop(reply.send(Err(error))),
         }
     }
 }
@@ -263,6 +268,10 @@ struct Session<'c> {
     begin: Statement<'c>,
     commit: Statement<'c>,
     rollback: Statement<'c>,
+    /// Around the caller's own SQL.
+    savepoint: Statement<'c>,
+    take_back: Statement<'c>,
+    release: Statement<'c>,
     writes: Writes<'c>,
     /// Whether an error left the connection in doubt.
     in_doubt: bool,
@@ -276,6 +285,9 @@ impl<'c> Session<'c> {
             begin: connection.prepare("BEGIN IMMEDIATE")?,
             commit: connection.prepare("COMMIT")?,
             rollback: connection.prepare("ROLLBACK")?,
+            savepoint: connection.prepare("SAVEPOINT own_sql")?,
+            take_back: connection.prepare("ROLLBACK TO own_sql")?,
+            release: connection.prepare("RELEASE own_sql")?,
             writes: Writes::prepare(connection, shared.clone())?,
             shared,
             in_doubt: false,
@@ -313,23 +325,23 @@ impl<'c> Session<'c> {
     }
 
     fn apply_one_by_one(&mut self, call: &Call) -> Result<Vec<Answer>, StoreError> {
-        let group = match call {
-            Call::Group { group, .. } => &group[..],
-            Call::One { batch, .. } => std::slice::from_ref(batch),
-            Call::Own { own, .. } => {
-                let applied = self.transact(|session| {
-                    session.apply_own(&**own).map(|(answer, written)| (vec![answer], written))
-                });
-                return applied.map_err(Failed::into_store_error);
-            }
-        };
-        let mut answers = Vec::with_capacity(group.len());
+        let mut answers = Vec::with_capacity(call.len());
         let mut first_error = None;
         let mut applied = 0;
-        for batch in group {
+        for at in 0..call.len() {
             let alone = self.transact(|session| {
                 let mut answers = Vec::with_capacity(1);
-                let written = session.apply_all(std::slice::from_ref(batch), &mut answers)?;
+                let written = match call {
+                    Call::Group { group, .. } => {
+                        session.apply_all(&group[at..=at], &mut answers)?
+                    }
+                    Call::One { batch, .. } => {
+                        session.apply_all(std::slice::from_ref(batch), &mut answers)?
+                    }
+                    Call::Own { group, .. } => {
+                        session.apply_all_own(&group[at..=at], &mut answers)?
+                    }
+                };
                 Ok((answers, written))
             });
             match alone {
@@ -365,11 +377,7 @@ impl<'c> Session<'c> {
                     Call::One { batch, .. } => {
                         self.apply_all(std::slice::from_ref(batch), &mut answers)?
                     }
-                    Call::Own { own, .. } => {
-                        let (answer, written) = self.apply_own(&**own)?;
-                        answers.push(answer);
-                        written
-                    }
+                    Call::Own { group, .. } => self.apply_all_own(group, &mut answers)?,
                 };
             }
             applied = calls.len();
@@ -443,15 +451,71 @@ impl<'c> Session<'c> {
         Ok(any_written)
     }
 
-    /// Runs the caller's own SQL in a savepoint, and the batch that it makes with it: both or
-    /// neither.
-    fn apply_own(&mut self, own: &dyn OwnSql) -> Result<(Answer, bool), Failure> {
+    /// Runs the caller's own SQL, one after the other. Says whether any of them wrote.
+    fn apply_all_own(
+        &mut self,
+        group: &[Arc<dyn OwnSql>],
+        answers: &mut Vec<Answer>,
+    ) -> Result<bool, Failure> {
         self.writes.tick();
-        if let Some(answer) = self.writes.judge(&own.template())? {
-            // Applied before, or refused: there is nothing to run.
-            return Ok((answer, false));
+        if group.len() > 1
+            && let Some(mut together) = self.apply_own_together(group)?
+        {
+            let any_written = together.iter().any(|(_, written)| *written);
+            answers.extend(together.drain(..).map(|(answer, _)| answer));
+            return Ok(any_written);
         }
-        self.connection.execute_batch("SAVEPOINT own_sql")?;
+        let mut any_written = false;
+        for own in group {
+            let (answer, written) = self.apply_own(&**own)?;
+            any_written |= written;
+            answers.push(answer);
+        }
+        Ok(any_written)
+    }
+
+    /// Runs the caller's own SQL of a whole group in one savepoint: a full-text index, for one,
+    /// writes all that it has gathered at each. `None` when one of them failed: everything is taken
+    /// back, and each is to be run alone.
+    fn apply_own_together(
+        &mut self,
+        group: &[Arc<dyn OwnSql>],
+    ) -> Result<Option<Vec<(Answer, bool)>>, Failure> {
+        let judged: Result<Vec<_>, _> =
+            group.iter().map(|own| self.writes.judge(&own.template())).collect();
+        let judged = judged?;
+        self.savepoint.raw_execute()?;
+        let mut made = Vec::with_capacity(group.len());
+        for (own, _) in group.iter().zip(&judged).filter(|(_, judged)| judged.is_none()) {
+            let Some(batch) = self.run_own(&**own)? else {
+                self.take_back.raw_execute()?;
+                self.release.raw_execute()?;
+                return Ok(None);
+            };
+            made.push(batch);
+        }
+        self.release.raw_execute()?;
+        let mut made = made.iter();
+        let mut answers = Vec::with_capacity(group.len());
+        for judged in judged {
+            answers.push(match judged {
+                Some(answer) => (answer, false),
+                None => {
+                    let applied = made.next().map(|batch| self.writes.apply(batch)).transpose()?;
+                    match applied {
+                        Some(applied @ (Answer::Applied(_), true)) => applied,
+                        // Its SQL is in the transaction and its batch is not: all is undone, and
+                        // each is applied alone.
+                        _ => return Err(Failure::Refused(StoreError::NotApplied(LOST.into()))),
+                    }
+                }
+            });
+        }
+        Ok(Some(answers))
+    }
+
+    /// Runs the caller's own SQL.
+    fn run_own(&mut self, own: &dyn OwnSql) -> Result<Option<Arc<Batch>>, Failure> {
         self.shared.own_sql.store(true, Ordering::Relaxed);
         let made = own.run(self.connection);
         self.shared.own_sql.store(false, Ordering::Relaxed);
@@ -460,15 +524,27 @@ impl<'c> Session<'c> {
             let why = "the transaction was rolled back under the caller's SQL";
             return Err(Failure::Refused(StoreError::NotApplied(why.into())));
         }
-        let applied = match made {
+        Ok(made)
+    }
+
+    /// Runs the caller's own SQL in a savepoint, and the batch that it makes with it: both or
+    /// neither.
+    fn apply_own(&mut self, own: &dyn OwnSql) -> Result<(Answer, bool), Failure> {
+        if let Some(answer) = self.writes.judge(&own.template())? {
+            // Applied before, or refused: there is nothing to run.
+            return Ok((answer, false));
+        }
+        self.savepoint.raw_execute()?;
+        let applied = match self.run_own(own)? {
             Some(batch) => Some(self.writes.apply(&batch)?),
             None => None,
         };
         if let Some((answer @ Answer::Applied(_), true)) = applied {
-            self.connection.execute_batch("RELEASE own_sql")?;
+            self.release.raw_execute()?;
             return Ok((answer, true));
         }
-        self.connection.execute_batch("ROLLBACK TO own_sql; RELEASE own_sql")?;
+        self.take_back.raw_execute()?;
+        self.release.raw_execute()?;
         Ok((applied.map_or(Answer::Contended, |(answer, _)| answer), false))
     }
 
