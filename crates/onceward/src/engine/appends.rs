@@ -2,6 +2,9 @@
 //!
 //! Where events lie and who waits for them is the event store's business, not this file's.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
 use onceward_core::Bytes;
 use onceward_core::batch::{Batch, Write};
 use onceward_core::decide::{self, Append, Facts, Look, Packed, Reservation, Step};
@@ -30,6 +33,32 @@ pub(crate) struct Waiting {
     pub(crate) trace: onceward_core::audit::Trace,
 }
 
+/// Aggregates whose number is remembered; then all are forgotten.
+const REACHED_MAX: usize = 65_536;
+
+/// The numbers that aggregates have reached, as far as this process knows: each is there or passed.
+/// Without, writers who race for one aggregate would each need a commit to hear that they lost.
+#[derive(Debug, Default)]
+pub(super) struct Reached(Mutex<HashMap<Subject, u64>>);
+
+impl Reached {
+    fn get(&self, aggregate: &Subject) -> Option<u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(aggregate).copied()
+    }
+
+    fn note(&self, aggregate: &Subject, number: u64) {
+        let mut reached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(there) = reached.get_mut(aggregate) {
+            *there = number.max(*there);
+            return;
+        }
+        if reached.len() >= REACHED_MAX {
+            reached.clear();
+        }
+        reached.insert(aggregate.clone(), number);
+    }
+}
+
 impl Engine {
     /// Reserves the numbers of events, or says why not. The second value is the rev of the first
     /// record, when it was written now.
@@ -38,21 +67,43 @@ impl Engine {
         append: &Append,
     ) -> Result<(Reservation, Option<u64>), EngineError> {
         append.validate()?;
+        let aggregate = &append.aggregate;
         let mut drive = Drive::default();
-        let free = append.expected.is_none().then_some(&append.aggregate);
-        let _turn = self.0.turns.wait(free.into_iter()).await;
-        if free.is_some() {
-            self.look_up(&[Look::Mark(append.aggregate.clone())], &mut drive.facts).await?;
+        let mut turn = Some(self.0.turns.wait(std::iter::once(aggregate)).await);
+        match (append.expected, self.0.reached.get(aggregate)) {
+            (Some(expected), Some(at)) if at > expected => {
+                // No aggregate comes back to a number: all that is left to find out is whether
+                // these events are there, and nobody has to wait for that.
+                turn = None;
+                let records = append.events.iter().map(|(key, _)| Look::Record(key.clone()));
+                let looks: Vec<_> = records.chain([Look::Mark(aggregate.clone())]).collect();
+                self.look_up(&looks, &mut drive.facts).await?;
+            }
+            (Some(_), _) => {}
+            (None, Some(at)) => drive.facts.learn_position(aggregate, at),
+            (None, None) => {
+                self.look_up(&[Look::Mark(aggregate.clone())], &mut drive.facts).await?;
+            }
         }
         let decide = |token, facts: &Facts| decide::append(append, token, facts);
-        match self.drive(append.events.first().map(|(key, _)| key), drive, decide).await? {
-            End::Answer(answer) => Ok((answer, None)),
+        let driven = self.drive(append.events.first().map(|(key, _)| key), drive, decide).await?;
+        let (reservation, rev) = match driven {
+            End::Answer(answer) => (answer, None),
             End::Committed { meaning, applied, .. } => {
                 let rev = applied.first.filter(|_| !applied.again).map(|(rev, _)| rev.0);
-                Ok((meaning, rev))
+                (meaning, rev)
             }
-            End::GaveUp => Err(EngineError::Contended("time after time")),
+            End::GaveUp => return Err(EngineError::Contended("time after time")),
+        };
+        match reservation {
+            Reservation::Reserved(first) => {
+                self.0.reached.note(aggregate, first + append.events.len() as u64 - 1);
+            }
+            Reservation::Expected { current } => self.0.reached.note(aggregate, current),
+            _ => {}
         }
+        drop(turn);
+        Ok((reservation, rev))
     }
 
     /// Notes where events of one tenant lie. The caller sees to the bound of a batch.

@@ -16,6 +16,8 @@ use onceward_core::stamp::Token;
 use tokio::sync::OwnedMutexGuard;
 
 use super::erasures::noted;
+#[cfg(feature = "events")]
+use super::learn_looks;
 use super::{Engine, EngineError, later};
 use crate::store::StoreError;
 
@@ -349,17 +351,30 @@ impl Engine {
         }
     }
 
-    /// How a claim stands, without writing: its record and its guard are looked at together. None
-    /// when it would be granted as far as that tells.
+    /// How claims stand, without writing: records and guards are looked at together. None for one
+    /// that would be granted as far as that tells.
     #[cfg(feature = "events")]
-    pub(crate) async fn stands(&self, claim: &Claim) -> Result<Option<Verdict>, EngineError> {
-        let mut facts = Facts::default();
-        self.look_up(&decide::looks(claim), &mut facts).await?;
-        self.watch_lease(Some(&claim.key), &mut facts);
-        match decide::claim(claim, Token::default(), &facts) {
-            Step::Answer(verdict) => Ok(Some(verdict)),
-            Step::Commit(..) | Step::Look(_) => Ok(None),
+    pub(crate) async fn stand(
+        &self,
+        claims: &[&Claim],
+    ) -> Result<Vec<Option<Verdict>>, EngineError> {
+        if claims.is_empty() {
+            return Ok(Vec::new());
         }
+        let looks: Vec<_> = claims.iter().map(|claim| decide::looks(claim)).collect();
+        let loaded = self.load_looks(looks.iter().flatten()).await?;
+        let mut found = loaded.facts.into_iter();
+        let mut verdicts = Vec::with_capacity(claims.len());
+        for (claim, looks) in claims.iter().zip(&looks) {
+            let mut facts = Facts::at(loaded.now);
+            learn_looks(looks, &mut found, &mut facts)?;
+            self.watch_lease(Some(&claim.key), &mut facts);
+            verdicts.push(match decide::claim(claim, Token::default(), &facts) {
+                Step::Answer(verdict) => Some(verdict),
+                Step::Commit(..) | Step::Look(_) => None,
+            });
+        }
+        Ok(verdicts)
     }
 
     /// Answers from what is there, without writing: a replay or another final verdict, or none when

@@ -67,7 +67,7 @@ use onceward_core::key::Key;
 use onceward_core::record::State;
 use onceward_core::stamp::Token;
 
-use crate::store::{Capabilities, Fact, Read, Store, StoreError};
+use crate::store::{Capabilities, Fact, Loaded, Read, Store, StoreError};
 use heard::Clockwork;
 use scheduler::Scheduler;
 use sight::Sightings;
@@ -88,6 +88,8 @@ struct Inner {
     waiters: Arc<Waiters>,
     sightings: Sightings,
     turns: Turns,
+    #[cfg(feature = "events")]
+    reached: appends::Reached,
     places: jobs::Places,
     hands: hands::Hands,
     ahead: hands::Ahead,
@@ -124,6 +126,8 @@ impl Engine {
             waiters,
             sightings: Sightings::default(),
             turns: Turns::default(),
+            #[cfg(feature = "events")]
+            reached: appends::Reached::default(),
             places: jobs::Places::default(),
             hands: hands::Hands::default(),
             ahead: hands::Ahead::default(),
@@ -230,29 +234,21 @@ impl Engine {
     }
 
     async fn look_up(&self, looks: &[Look], facts: &mut Facts) -> Result<(), EngineError> {
-        let reads = looks.iter().map(|look| match look {
+        let loaded = self.load_looks(looks.iter()).await?;
+        facts.now = loaded.now;
+        learn_looks(looks, &mut loaded.facts.into_iter(), facts)
+    }
+
+    async fn load_looks(&self, looks: impl Iterator<Item = &Look>) -> Result<Loaded, EngineError> {
+        let reads = looks.map(|look| match look {
             Look::Record(key) => Read::Record { key: key.clone(), payload: false },
             Look::Mark(subject) => Read::Mark(subject.clone()),
         });
+        let reads = reads.collect();
         let asked = Instant::now();
-        let loaded = self.0.store.load(reads.collect()).await?;
+        let loaded = self.0.store.load(reads).await?;
         self.0.heard.note(asked, loaded.now);
-        facts.now = loaded.now;
-        for (look, fact) in looks.iter().zip(loaded.facts) {
-            match (look, fact) {
-                (Look::Record(key), Fact::Record(found)) => {
-                    facts.learn_record(key, found.map(|found| found.stored));
-                }
-                (Look::Mark(subject), Fact::Mark(mark)) => {
-                    facts.learn_position(subject, mark.map_or(0, |mark| mark.position));
-                }
-                _ => {
-                    let why = "the store answered another read than was asked";
-                    return Err(StoreError::Corrupt(why.into()).into());
-                }
-            }
-        }
-        Ok(())
+        Ok(loaded)
     }
 
     /// Without a store's clock, a lease is judged by how long its rev has been seen unchanged.
@@ -279,6 +275,29 @@ impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("store", &self.0.capabilities.name).finish_non_exhaustive()
     }
+}
+
+/// Notes what was found, in the order in which it was looked for.
+fn learn_looks(
+    looks: &[Look],
+    found: &mut impl Iterator<Item = Fact>,
+    facts: &mut Facts,
+) -> Result<(), EngineError> {
+    for look in looks {
+        match (look, found.next()) {
+            (Look::Record(key), Some(Fact::Record(found))) => {
+                facts.learn_record(key, found.map(|found| found.stored));
+            }
+            (Look::Mark(subject), Some(Fact::Mark(mark))) => {
+                facts.learn_position(subject, mark.map_or(0, |mark| mark.position));
+            }
+            _ => {
+                let why = "the store answered another read than was asked";
+                return Err(StoreError::Corrupt(why.into()).into());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What stands in for an outcome until the caller's work has made it.
