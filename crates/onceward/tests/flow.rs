@@ -14,6 +14,8 @@ mod outage;
 mod relays;
 #[path = "flow/stopped.rs"]
 mod stopped;
+#[path = "flow/together.rs"]
+mod together;
 #[path = "flow/views.rs"]
 mod views;
 #[path = "flow/world.rs"]

@@ -41,6 +41,9 @@ pub struct Claim {
     pub payload: Option<Bytes>,
     /// Correlation ids and actor.
     pub trace: Trace,
+    /// Whether [`run_once`] writes an audit entry that it is done. Not for what only derives from
+    /// something that is kept, such as a view of events. Default: true.
+    pub audited: bool,
 }
 
 impl Claim {
@@ -56,6 +59,7 @@ impl Claim {
             guard: None,
             payload: None,
             trace: Trace::default(),
+            audited: true,
         }
     }
 }
@@ -216,13 +220,15 @@ pub fn run_once(
     let draft = once_draft(request, done, over, was_expired);
     let mut batch = Batch::new(token);
     batch.conditions.push(condition);
-    let mut entry = Entry::about(&request.key, "done", &request.fingerprint, &request.trace);
-    entry.version_after = request.guard.as_ref().map(|guard| guard.rule.moves_to());
     batch.writes.push(Write::Put(Box::new(draft.clone())));
     if let Err(refused) = add_guard(&mut batch, request.guard.as_ref(), facts) {
         return Step::Answer(refused);
     }
-    batch.writes.push(Write::Audit(Box::new(entry)));
+    if request.audited {
+        let mut entry = Entry::about(&request.key, "done", &request.fingerprint, &request.trace);
+        entry.version_after = request.guard.as_ref().map(|guard| guard.rule.moves_to());
+        batch.writes.push(Write::Audit(Box::new(entry)));
+    }
     match add_effects(&mut batch, &completion.effects, &request.trace, facts) {
         Ok(looks) if looks.is_empty() => {
             Step::Commit(batch, Once::Ran { draft: Box::new(draft), was_expired })

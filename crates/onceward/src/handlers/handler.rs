@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+#[cfg(feature = "sqlite")]
+use onceward_core::decide::Completion;
 use onceward_core::decide::{Claim, Effects, Finish, Refusal, Retry, Verdict};
 use onceward_core::fingerprint::FingerprintBuilder;
 use onceward_core::guard::{Guard, Misfit, Rule};
@@ -21,12 +23,16 @@ use onceward_core::limits::LimitError;
 use onceward_core::record::OnDead;
 use onceward_core::retry::Backoff;
 use onceward_core::zoo::{Bug, planted};
+#[cfg(feature = "sqlite")]
+use rusqlite::Connection;
 
 use super::letter::write_event;
 use super::options::{HandlerOptions, MAX_HANDLER_BYTES, Order};
 use super::seen::{SeenEvent, trace};
 use super::work::{Way, Work};
 use super::{HandlerError, millis};
+#[cfg(feature = "sqlite")]
+use crate::engine::OwnSqlError;
 use crate::engine::{Engine, EngineError, OnceVerdict, random_u64};
 use crate::events::Event;
 use crate::points::{Point, reach};
@@ -117,7 +123,7 @@ pub(super) struct Inner {
     pub(super) engine: Engine,
     pub(super) name: String,
     pub(super) options: HandlerOptions,
-    work: Work,
+    pub(super) work: Work,
     space: String,
     positions: Mutex<HashMap<Subject, u64>>,
     /// Attempts at events while the registry is switched off.
@@ -222,6 +228,9 @@ impl Handler {
                 let work = |seen| work(seen);
                 self.in_store(&event, &claim, work).await
             }
+            (Way::InStoreMany(work), true) => {
+                self.in_store(&event, &claim, |seen| Way::alone(work, seen)).await
+            }
             (Way::Elsewhere(work), true) => {
                 let work = |attempt| work(attempt);
                 self.elsewhere(&event, claim.clone(), work).await
@@ -248,6 +257,7 @@ impl Handler {
         claim.terms = self.0.options.terms();
         claim.owner = self.0.options.owner.as_deref().map(Into::into);
         claim.trace = trace(event);
+        claim.audited = self.0.options.audited;
         let position = event.sequence_number;
         let rule = match self.0.options.order {
             Order::Next if planted(Bug::AboveForPlainEffect) => Rule::Above { position },
@@ -269,7 +279,7 @@ impl Handler {
     {
         let engine = &self.0.engine;
         if !self.comes_next(claim)
-            && let Some(verdict) = engine.stands(claim).await?
+            && let Some(Some(verdict)) = engine.stand(&[claim]).await?.pop()
         {
             return Ok(answered(verdict));
         }
@@ -307,13 +317,8 @@ impl Handler {
         registry: bool,
     ) -> Result<Handled, EngineError>
     where
-        W: Fn(&rusqlite::Connection, &Event) -> Result<Done, HandlerError>
-            + Send
-            + Sync
-            + ?Sized
-            + 'static,
+        W: Fn(&Connection, &Event) -> Result<Done, HandlerError> + Send + Sync + ?Sized + 'static,
     {
-        use crate::engine::OwnSqlError;
         let mut claim = claim.clone();
         if !registry {
             // The order alone counts: no two deliveries share a key, and none is kept.
@@ -323,20 +328,10 @@ impl Handler {
             claim.terms.retain_ms = 1;
         }
         reach(Point::BeforeEffect);
-        let seen = event.clone();
-        let run = move |connection: &rusqlite::Connection| {
-            let done = work(connection, &seen)?;
-            reach(Point::AfterEffect);
-            reach(Point::BeforeDone);
-            Ok::<_, HandlerError>(done.into_completion())
-        };
-        let error = match self.0.engine.run_once_with(&claim, run).await {
-            Ok(OnceVerdict::Ran { .. }) => return Ok(Handled::Done),
-            Ok(OnceVerdict::Not(verdict)) => return Ok(answered(verdict)),
-            Err(OwnSqlError::Engine(error)) if error.is_retryable() => return Err(error),
-            Err(OwnSqlError::Engine(error)) => HandlerError::permanent(error),
-            Err(OwnSqlError::Caller(error)) => error,
-            Err(error @ OwnSqlError::Panicked(_)) => HandlerError::retryable(error),
+        let run = with_event(work, event.clone());
+        let error = match ran_own(self.0.engine.run_once_with(&claim, run).await)? {
+            Ok(handled) => return Ok(handled),
+            Err(error) => error,
         };
         if registry {
             return self.failed(event, &claim, error).await;
@@ -361,6 +356,7 @@ impl Handler {
             reach(Point::BeforeEffect);
             let worked = match &self.0.work.0 {
                 Way::InStore(work) => caught(work(seen.clone())).await,
+                Way::InStoreMany(work) => caught(Way::alone(work, seen.clone())).await,
                 Way::Elsewhere(work) => {
                     let effect_key = claim.key.to_string().into();
                     let attempt = super::Attempt { seen: seen.clone(), held: None, effect_key };
@@ -396,7 +392,7 @@ impl Handler {
     }
 
     /// Records a failed attempt of work that held no lease.
-    async fn failed(
+    pub(super) async fn failed(
         &self,
         event: &Event,
         claim: &Claim,
@@ -476,7 +472,7 @@ impl Handler {
     }
 
     /// Whether this process saw its aggregate right before this event: no look is needed then.
-    fn comes_next(&self, claim: &Claim) -> bool {
+    pub(super) fn comes_next(&self, claim: &Claim) -> bool {
         let Some(Guard { subject, rule: Rule::Next { position } }) = &claim.guard else {
             return false;
         };
@@ -484,7 +480,7 @@ impl Handler {
         positions.get(subject).is_some_and(|at| at + 1 == *position)
     }
 
-    fn note(&self, claim: &Claim, handled: &Handled) {
+    pub(super) fn note(&self, claim: &Claim, handled: &Handled) {
         let counter = match handled {
             Handled::Done => 0,
             Handled::Duplicate => 1,
@@ -511,6 +507,38 @@ impl fmt::Debug for Handler {
             .field("work", &self.0.work)
             .finish_non_exhaustive()
     }
+}
+
+/// The caller's own SQL for one event, as the writer runs it.
+#[cfg(feature = "sqlite")]
+pub(super) fn with_event<W>(
+    work: Arc<W>,
+    event: Arc<Event>,
+) -> impl FnMut(&Connection) -> Result<Completion, HandlerError> + Send + 'static
+where
+    W: Fn(&Connection, &Event) -> Result<Done, HandlerError> + Send + Sync + ?Sized + 'static,
+{
+    move |connection| {
+        let done = work(connection, &event)?;
+        reach(Point::AfterEffect);
+        reach(Point::BeforeDone);
+        Ok(done.into_completion())
+    }
+}
+
+/// What came of the caller's own SQL: its end, or why the work failed.
+#[cfg(feature = "sqlite")]
+pub(super) fn ran_own(
+    ended: Result<OnceVerdict, OwnSqlError<HandlerError>>,
+) -> Result<Result<Handled, HandlerError>, EngineError> {
+    Ok(match ended {
+        Ok(OnceVerdict::Ran { .. }) => Ok(Handled::Done),
+        Ok(OnceVerdict::Not(verdict)) => Ok(answered(verdict)),
+        Err(OwnSqlError::Engine(error)) if error.is_retryable() => return Err(error),
+        Err(OwnSqlError::Engine(error)) => Err(HandlerError::permanent(error)),
+        Err(OwnSqlError::Caller(error)) => Err(error),
+        Err(error @ OwnSqlError::Panicked(_)) => Err(HandlerError::retryable(error)),
+    })
 }
 
 /// The space of the marks that keep the order of a handler's aggregates.

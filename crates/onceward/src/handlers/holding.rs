@@ -29,10 +29,15 @@ const GAP_PAUSE: Duration = Duration::from_millis(50);
 const BUSY_PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
 const DOWN_PAUSE: Duration = Duration::from_millis(200);
 const BLOCKED_PAUSE: Duration = Duration::from_secs(1);
+/// How many times a handler that takes many events together is at it at once: while some are
+/// committed, others are made ready, and what waits meanwhile goes together.
+const HAND_OVERS: usize = 2;
 /// Pause before a log that gave no answer is read again.
 const READ_PAUSE: Duration = Duration::from_millis(200);
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// An event that was handed to the handler, and what became of it.
+type Ran = (Ticket, Result<Handled, EngineError>);
 type Read = Result<Vec<(Place, Event)>, LogError>;
 
 /// How a tenure ended.
@@ -51,7 +56,7 @@ pub(super) struct Holding<'a> {
     window: Window,
     read_to: Place,
     events_before: u64,
-    running: FuturesUnordered<Boxed<(Ticket, Result<Handled, EngineError>)>>,
+    running: FuturesUnordered<Boxed<Vec<Ran>>>,
     reading: Option<Boxed<Read>>,
     moving: Option<Boxed<Result<Moved, EngineError>>>,
     retrying: Option<Boxed<Result<usize, EngineError>>>,
@@ -68,7 +73,7 @@ pub(super) struct Holding<'a> {
 enum Turn {
     Stop,
     Lost,
-    Ran(Ticket, Result<Handled, EngineError>),
+    Ran(Vec<Ran>),
     Read(Read),
     Moved(Result<Moved, EngineError>),
     Retried,
@@ -124,9 +129,7 @@ impl<'a> Holding<'a> {
             let turn = tokio::select! {
                 () = self.shared.stop.heard(), if !self.stopping => Turn::Stop,
                 () = &mut keep => Turn::Lost,
-                Some((ticket, handled)) = self.running.next(), if !self.running.is_empty() => {
-                    Turn::Ran(ticket, handled)
-                }
+                Some(ran) = self.running.next(), if !self.running.is_empty() => Turn::Ran(ran),
                 read = waited(&mut self.reading), if self.reading.is_some() => Turn::Read(read),
                 moved = waited(&mut self.moving), if self.moving.is_some() => Turn::Moved(moved),
                 _ = waited(&mut self.retrying), if self.retrying.is_some() => Turn::Retried,
@@ -138,7 +141,11 @@ impl<'a> Holding<'a> {
                     self.let_go();
                     return Ok(Ended::Overtaken);
                 }
-                Turn::Ran(ticket, handled) => self.ran(ticket, handled).await?,
+                Turn::Ran(all) => {
+                    for (ticket, handled) in all {
+                        self.ran(ticket, handled).await?;
+                    }
+                }
                 Turn::Read(read) => self.read(read)?,
                 Turn::Moved(moved) => {
                     if !self.moved(moved)? {
@@ -165,14 +172,7 @@ impl<'a> Holding<'a> {
         if let Some(at) = self.window.wake(now) {
             wake_at = wake_at.min(at);
         }
-        while !self.stopping
-            && self.running.len() < options.concurrency
-            && let Some((ticket, event)) = self.window.next()
-        {
-            let handler = self.shared.handler.clone();
-            self.running
-                .push(Box::pin(async move { (ticket, handler.handle_shared(event).await) }));
-        }
+        while !self.stopping && self.hand_over() {}
         if self.reading.is_none() && !self.stopping && self.window.len() < options.window_max {
             let (log, after, most) = (self.shared.log.clone(), self.read_to, options.read_max);
             self.reading = Some(Box::pin(async move { read(&*log, after, most).await }));
@@ -187,6 +187,35 @@ impl<'a> Holding<'a> {
         }
         self.move_offset(now);
         wake_at
+    }
+
+    /// Hands the next events to the handler. False: there are none, or enough are under way.
+    fn hand_over(&mut self) -> bool {
+        let concurrency = self.shared.options.concurrency;
+        let (at_once, each) = if self.shared.handler.takes_many() {
+            (HAND_OVERS, concurrency.div_ceil(HAND_OVERS))
+        } else {
+            (concurrency, 1)
+        };
+        if self.running.len() >= at_once {
+            return false;
+        }
+        let (mut tickets, mut events) = (Vec::new(), Vec::new());
+        while events.len() < each
+            && let Some((ticket, event)) = self.window.next()
+        {
+            tickets.push(ticket);
+            events.push(event);
+        }
+        if events.is_empty() {
+            return false;
+        }
+        let handler = self.shared.handler.clone();
+        self.running.push(Box::pin(async move {
+            let ended = handler.handle_many(events).await;
+            tickets.into_iter().zip(ended).collect()
+        }));
+        true
     }
 
     /// Commits the offset when there is something to say and it is time, or the end.

@@ -31,6 +31,7 @@ mod handler;
 mod holding;
 mod leased;
 mod letter;
+mod many;
 mod offset;
 mod options;
 mod retries;

@@ -77,6 +77,10 @@ pub struct HandlerOptions {
     pub retain: Duration,
     /// Who runs, for people to read. Default: the process id.
     pub owner: Option<String>,
+    /// Whether an effect in our store leaves an audit entry in its commit. A projection leaves
+    /// none: the events themselves tell it all. Failures, dead letters and decisions by hand
+    /// always do. Default: true.
+    pub audited: bool,
 }
 
 impl Default for HandlerOptions {
@@ -91,6 +95,7 @@ impl Default for HandlerOptions {
             on_dead: OnDead::Skip,
             retain: Duration::from_secs(7 * 86_400),
             owner: None,
+            audited: true,
         }
     }
 }

@@ -31,6 +31,7 @@ pub(super) struct Window {
 }
 
 struct Entry {
+    name: Name,
     /// None: it came from elsewhere than the log, such as the spool.
     place: Option<Place>,
     finished: bool,
@@ -77,9 +78,11 @@ impl Window {
     /// Adds an event that was read.
     pub(super) fn add(&mut self, place: Option<Place>, event: Arc<Event>) -> Ticket {
         let ticket = self.first + self.entries.len() as u64;
-        let entry = Entry { place, finished: false, event: event.clone(), waits: None };
+        let name: Name = Arc::new((event.tenant.clone(), event.aggregate_id.clone()));
+        let entry =
+            Entry { name: name.clone(), place, finished: false, event: event.clone(), waits: None };
         self.entries.push_back(entry);
-        self.put(ticket, event);
+        self.put(&name, ticket, event);
         ticket
     }
 
@@ -103,7 +106,7 @@ impl Window {
     pub(super) fn finish(&mut self, ticket: Ticket) {
         let Some(entry) = self.entry(ticket) else { return };
         entry.finished = true;
-        let name = name_of(&entry.event);
+        let name = entry.name.clone();
         self.finished += 1;
         self.leave(&name);
         while self.entries.front().is_some_and(|entry| entry.finished) {
@@ -117,8 +120,7 @@ impl Window {
     pub(super) fn again(&mut self, ticket: Ticket, at: Instant, waits: String) {
         let Some(entry) = self.entry(ticket) else { return };
         entry.waits = Some(waits);
-        let event = entry.event.clone();
-        let name = name_of(&event);
+        let (event, name) = (entry.event.clone(), entry.name.clone());
         self.timers_made += 1;
         let number = self.timers_made;
         let lane = self.lanes.entry(name.clone()).or_default();
@@ -178,15 +180,14 @@ impl Window {
         Some(format!("event {event_id} ({aggregate_id:?} number {sequence_number}): {waits}"))
     }
 
-    fn put(&mut self, ticket: Ticket, event: Arc<Event>) {
-        let name = name_of(&event);
+    fn put(&mut self, name: &Name, ticket: Ticket, event: Arc<Event>) {
         let lane = self.lanes.entry(name.clone()).or_default();
         let lowest = lane.waiting.keys().next().is_none_or(|(low, _)| event.sequence_number < *low);
         lane.waiting.insert((event.sequence_number, ticket), event);
         // What waits behind a timer goes on waiting, unless this is what it waited for.
         if lane.timer.is_none() || lowest {
             lane.timer = None;
-            self.make_ready(&name);
+            self.make_ready(name);
         }
     }
 
@@ -216,10 +217,6 @@ impl Window {
         let index = ticket.checked_sub(self.first)?;
         self.entries.get_mut(usize::try_from(index).ok()?)
     }
-}
-
-fn name_of(event: &Event) -> Name {
-    Arc::new((event.tenant.clone(), event.aggregate_id.clone()))
 }
 
 #[cfg(test)]

@@ -17,9 +17,11 @@ use crate::events::Event;
 
 type Worked = Pin<Box<dyn Future<Output = Result<Done, HandlerError>> + Send>>;
 type InStore = Arc<dyn Fn(SeenEvent) -> Worked + Send + Sync>;
+pub(super) type WorkedMany = Pin<Box<dyn Future<Output = Vec<Result<Done, HandlerError>>> + Send>>;
+pub(super) type InStoreMany = Arc<dyn Fn(Vec<SeenEvent>) -> WorkedMany + Send + Sync>;
 type Elsewhere = Arc<dyn Fn(Attempt) -> Worked + Send + Sync>;
 #[cfg(feature = "sqlite")]
-type OwnSql =
+pub(super) type OwnSql =
     Arc<dyn Fn(&rusqlite::Connection, &Event) -> Result<Done, HandlerError> + Send + Sync>;
 
 /// What a handler does.
@@ -29,6 +31,7 @@ pub struct Work(pub(super) Way);
 #[derive(Clone)]
 pub(super) enum Way {
     InStore(InStore),
+    InStoreMany(InStoreMany),
     Elsewhere(Elsewhere),
     #[cfg(feature = "sqlite")]
     OwnSql(OwnSql),
@@ -48,6 +51,18 @@ impl Work {
             let worked = work(seen);
             Box::pin(async move { worked.await.map(Into::into) })
         })))
+    }
+
+    /// [`Work::in_store`] for events of many aggregates at once: what is handed back are their
+    /// ends, in their order. One that fails, fails alone; each has its own commit in the registry,
+    /// and those commits share transactions. For work that is cheaper together, such as reads and
+    /// writes of many documents; none of it should wait for long, because all wait for all.
+    pub fn in_store_many<F, R>(work: F) -> Self
+    where
+        F: Fn(Vec<SeenEvent>) -> R + Send + Sync + 'static,
+        R: Future<Output = Vec<Result<Done, HandlerError>>> + Send + 'static,
+    {
+        Self(Way::InStoreMany(Arc::new(move |seen| Box::pin(work(seen)))))
     }
 
     /// The effect is elsewhere: a call, a cache, an index. It runs under a lease; hand the fence
@@ -76,10 +91,20 @@ impl Work {
     }
 }
 
+impl Way {
+    /// What is worked on alone, of what is worked on together otherwise.
+    pub(super) fn alone(many: &InStoreMany, seen: SeenEvent) -> Worked {
+        let worked = many(vec![seen]);
+        let missing = || HandlerError::retryable("the work left out an end");
+        Box::pin(async move { worked.await.pop().unwrap_or_else(|| Err(missing())) })
+    }
+}
+
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Way::InStore(_) => "Work::in_store",
+            Way::InStoreMany(_) => "Work::in_store_many",
             Way::Elsewhere(_) => "Work::elsewhere",
             #[cfg(feature = "sqlite")]
             Way::OwnSql(_) => "Work::own_sql",

@@ -13,8 +13,9 @@ use onceward_core::record::Body;
 
 use super::fold::Fold;
 use super::view::{Entry, View, ViewError, ViewFuture, entry_of};
-use crate::engine::Engine;
-use crate::handlers::{HandlerError, Work};
+use crate::engine::{Engine, Seen};
+use crate::events::Event;
+use crate::handlers::{HandlerError, SeenEvent, Work};
 use crate::points::{Point, reach};
 use crate::store::Cursor;
 use crate::worker::Done;
@@ -47,6 +48,32 @@ impl Documents {
     }
 }
 
+/// The documents of events, in one look.
+async fn see(
+    engine: &Engine,
+    space: &str,
+    events: &[SeenEvent],
+) -> Result<Vec<Seen>, HandlerError> {
+    let subject = |seen: &SeenEvent| {
+        let Event { tenant, aggregate_id, .. } = seen.event();
+        Subject::new(tenant, space, aggregate_id)
+    };
+    let subjects: Result<Vec<_>, _> = events.iter().map(subject).collect();
+    Ok(engine.see_many(subjects?).await?.1)
+}
+
+/// What an event makes of its document.
+fn apply(event: &Event, before: Seen, fold: &dyn Fold) -> Result<Done, HandlerError> {
+    let folded = fold.fold(event, before.value.as_deref())?;
+    let mut done = Done::new();
+    let Some(entry) = entry_of(event, folded) else { return Ok(done) };
+    let guard = Guard::new(before.subject, Rule::Above { position: entry.version })?;
+    let value = entry.body.map_or(Body::Clear, |body| Body::Set(body[..].into()));
+    done.effects().changes.push(Change { guard, value });
+    reach(Point::BeforeWrite);
+    Ok(done)
+}
+
 impl View for Documents {
     fn prepare(&self, _: u64) -> ViewFuture<'_, ()> {
         Box::pin(async { Ok(()) })
@@ -54,20 +81,16 @@ impl View for Documents {
 
     fn work(&self, generation: u64, fold: Arc<dyn Fold>) -> Work {
         let space: Arc<str> = self.space(generation).into();
-        Work::in_store(move |seen| {
-            let (space, fold) = (space.clone(), fold.clone());
+        let engine = self.engine.clone();
+        Work::in_store_many(move |seen| {
+            let (engine, space, fold) = (engine.clone(), space.clone(), fold.clone());
             async move {
-                let event = seen.event();
-                let before = seen.read(&space, &event.aggregate_id).await?;
-                let folded = fold.fold(event, before.value.as_deref())?;
-                let mut done = Done::new();
-                let Some(entry) = entry_of(event, folded) else { return Ok(done) };
-                let rule = Rule::Above { position: entry.version };
-                let guard = Guard::new(before.subject, rule)?;
-                let value = entry.body.map_or(Body::Clear, |body| Body::Set(body[..].into()));
-                done.effects().changes.push(Change { guard, value });
-                reach(Point::BeforeWrite);
-                Ok::<_, HandlerError>(done)
+                let before = match see(&engine, &space, &seen).await {
+                    Ok(before) => before,
+                    Err(error) => return vec![Err(error); seen.len()],
+                };
+                let each = seen.iter().zip(before);
+                each.map(|(seen, before)| apply(seen.event(), before, &*fold)).collect()
             }
         })
     }

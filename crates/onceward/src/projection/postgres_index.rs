@@ -4,12 +4,14 @@
 //! the version keeps it from changing anything then. Deleted documents stay as rows without a body
 //! for as long as their generation lives.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use onceward_core::text::escape;
 use tokio::sync::Mutex;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, NoTls, Row, Statement};
 
 use super::fold::Fold;
 use super::view::{Entry, Versioned, View, ViewError, ViewFuture, versioned_work};
@@ -18,6 +20,8 @@ use crate::handlers::Work;
 
 /// Ids of one page.
 const PAGE: i64 = 1_000;
+/// Statements that are kept prepared: four of each generation.
+const STATEMENTS_MAX: usize = 32;
 
 /// A view in Postgres. Cheap to clone.
 #[derive(Clone)]
@@ -26,7 +30,29 @@ pub struct PostgresIndex(Arc<Inner>);
 struct Inner {
     url: String,
     name: String,
-    client: Mutex<Option<Arc<Client>>>,
+    connected: Mutex<Option<Arc<Connected>>>,
+}
+
+/// A connection, and what was prepared on it.
+struct Connected {
+    client: Client,
+    statements: Mutex<HashMap<String, Statement>>,
+}
+
+impl Connected {
+    async fn prepared(&self, sql: &str) -> Result<Statement, tokio_postgres::Error> {
+        let mut statements = self.statements.lock().await;
+        if let Some(statement) = statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        if statements.len() >= STATEMENTS_MAX {
+            // Those of generations that are gone.
+            statements.clear();
+        }
+        let statement = self.client.prepare(sql).await?;
+        statements.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
 }
 
 impl PostgresIndex {
@@ -41,7 +67,7 @@ impl PostgresIndex {
             let why = format!("{name:?} must be 1 to 30 lower-case letters, digits or `_`");
             return Err(ViewError::Broken(why));
         }
-        Ok(Self(Arc::new(Inner { url: url.into(), name, client: Mutex::default() })))
+        Ok(Self(Arc::new(Inner { url: url.into(), name, connected: Mutex::default() })))
     }
 
     /// Ids and versions of a tenant's documents that hold every word of `text`, each as the
@@ -66,11 +92,9 @@ impl PostgresIndex {
              AND body IS NOT NULL AND id > $3 ORDER BY id LIMIT $4",
             self.table(generation)
         );
-        let client = self.client().await?;
         let (tenant, most) = (escape(tenant), i64::try_from(limit).unwrap_or(i64::MAX));
         let (wanted, after) = (wanted.join(" & "), escape(after.unwrap_or_default()));
-        let rows = client.query(&sql, &[&tenant.as_ref(), &wanted, &after.as_ref(), &most]).await;
-        let rows = self.heard(rows).await?;
+        let rows = self.query(&sql, &[&tenant, &wanted, &after, &most]).await?;
         Ok(rows.iter().map(|row| (plain(row.get(0)), version(row.get(1)))).collect())
     }
 
@@ -78,10 +102,10 @@ impl PostgresIndex {
         format!("onceward_view_{}_{generation}", self.0.name)
     }
 
-    async fn client(&self) -> Result<Arc<Client>, ViewError> {
-        let mut slot = self.0.client.lock().await;
-        if let Some(client) = slot.as_ref().filter(|client| !client.is_closed()) {
-            return Ok(client.clone());
+    async fn connected(&self) -> Result<Arc<Connected>, ViewError> {
+        let mut slot = self.0.connected.lock().await;
+        if let Some(there) = slot.as_ref().filter(|there| !there.client.is_closed()) {
+            return Ok(there.clone());
         }
         let connected = tokio_postgres::connect(&self.0.url, NoTls).await;
         let (client, connection) = connected.map_err(|error| said(&error))?;
@@ -89,9 +113,21 @@ impl PostgresIndex {
             // Its end is seen by whoever asks next.
             let _ = connection.await;
         });
-        let client = Arc::new(client);
-        *slot = Some(client.clone());
-        Ok(client)
+        // Plans are kept: one that was made for an empty table must be right for a full one.
+        let plans =
+            "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+        client.batch_execute(plans).await.map_err(|error| said(&error))?;
+        let connected = Arc::new(Connected { client, statements: Mutex::default() });
+        *slot = Some(connected.clone());
+        Ok(connected)
+    }
+
+    /// Asks by a statement that is prepared once for each connection.
+    async fn query(&self, sql: &str, row: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, ViewError> {
+        let connected = self.connected().await?;
+        let prepared = connected.prepared(sql).await;
+        let statement = self.heard(prepared).await?;
+        self.heard(connected.client.query(&statement, row).await).await
     }
 
     /// An answer; after an error the connection is made anew.
@@ -99,15 +135,15 @@ impl PostgresIndex {
         match answer {
             Ok(answer) => Ok(answer),
             Err(error) => {
-                *self.0.client.lock().await = None;
+                *self.0.connected.lock().await = None;
                 Err(said(&error))
             }
         }
     }
 
     async fn execute(&self, sql: &str) -> Result<(), ViewError> {
-        let client = self.client().await?;
-        self.heard(client.batch_execute(sql).await).await
+        let connected = self.connected().await?;
+        self.heard(connected.client.batch_execute(sql).await).await
     }
 }
 
@@ -137,7 +173,7 @@ impl View for PostgresIndex {
         tenant: &'a str,
         id: &'a str,
     ) -> ViewFuture<'a, Option<Entry>> {
-        self.read(generation, tenant, id)
+        Box::pin(async move { Ok(self.read(generation, &[(tenant, id)]).await?.pop().flatten()) })
     }
 
     fn ids<'a>(
@@ -152,10 +188,8 @@ impl View for PostgresIndex {
                  ORDER BY id LIMIT $3",
                 self.table(generation)
             );
-            let client = self.client().await?;
             let after = after.unwrap_or_default();
-            let rows = client.query(&sql, &[&escape(tenant).as_ref(), &after, &PAGE]).await;
-            let rows = self.heard(rows).await?;
+            let rows = self.query(&sql, &[&escape(tenant), &after, &PAGE]).await?;
             let last = rows.last().map(|row| row.get::<_, String>(0));
             let next = last.filter(|_| rows.len() as i64 == PAGE);
             Ok((rows.iter().map(|row| plain(row.get(0))).collect(), next))
@@ -173,42 +207,61 @@ impl Versioned for PostgresIndex {
     fn read<'a>(
         &'a self,
         generation: u64,
-        tenant: &'a str,
-        id: &'a str,
-    ) -> ViewFuture<'a, Option<Entry>> {
+        ids: &'a [(&'a str, &'a str)],
+    ) -> ViewFuture<'a, Vec<Option<Entry>>> {
         Box::pin(async move {
-            let table = self.table(generation);
-            let sql = format!("SELECT version, body FROM {table} WHERE tenant = $1 AND id = $2");
-            let client = self.client().await?;
-            let columns = (escape(tenant), escape(id));
-            let found = client.query_opt(&sql, &[&columns.0.as_ref(), &columns.1.as_ref()]).await;
-            Ok(self.heard(found).await?.map(|row| Entry {
-                tenant: tenant.to_owned(),
-                id: id.to_owned(),
-                version: version(row.get(0)),
-                body: row.get::<_, Option<Vec<u8>>>(1).map(Bytes::from),
-            }))
+            let sql = format!(
+                "SELECT k.at, t.version, t.body \
+                 FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k (tenant, id, at) \
+                 JOIN {} AS t ON t.tenant = k.tenant AND t.id = k.id",
+                self.table(generation)
+            );
+            let column = |of: fn(&(&'a str, &'a str)) -> &'a str| -> Vec<_> {
+                ids.iter().map(|id| escape(of(id))).collect()
+            };
+            let rows = self.query(&sql, &[&column(|id| id.0), &column(|id| id.1)]).await?;
+            let mut found = vec![None; ids.len()];
+            for row in rows {
+                let at = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
+                let (Some(slot), Some((tenant, id))) = (found.get_mut(at), ids.get(at)) else {
+                    continue;
+                };
+                *slot = Some(Entry {
+                    tenant: (*tenant).to_owned(),
+                    id: (*id).to_owned(),
+                    version: version(row.get(1)),
+                    body: row.get::<_, Option<Vec<u8>>>(2).map(Bytes::from),
+                });
+            }
+            Ok(found)
         })
     }
 
-    fn write(&self, generation: u64, entry: Entry) -> ViewFuture<'_, ()> {
+    /// In the order of their ids: another who writes some of them at the same time takes their rows
+    /// in the same order.
+    fn write<'a>(&'a self, generation: u64, entries: &'a [Entry]) -> ViewFuture<'a, ()> {
         Box::pin(async move {
-            let table = self.table(generation);
             let sql = format!(
-                "INSERT INTO {table} AS t (tenant, id, version, body, words) \
-                 VALUES ($1, $2, $3, $4, array_to_tsvector($5)) \
+                "INSERT INTO {} AS t (tenant, id, version, body, words) \
+                 SELECT tenant, id, version, body, array_to_tsvector(string_to_array(words, ' ')) \
+                 FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[], $5::text[]) \
+                 AS n (tenant, id, version, body, words) ORDER BY tenant, id \
                  ON CONFLICT (tenant, id) DO UPDATE SET version = excluded.version, \
-                 body = excluded.body, words = excluded.words WHERE t.version < excluded.version"
+                 body = excluded.body, words = excluded.words WHERE t.version < excluded.version",
+                self.table(generation)
             );
-            let words: Vec<String> =
-                entry.body.as_deref().map(words_of_json).unwrap_or_default().into_iter().collect();
-            let version = i64::try_from(entry.version).unwrap_or(i64::MAX);
-            let (tenant, id) = (escape(&entry.tenant), escape(&entry.id));
-            let client = self.client().await?;
-            let body = entry.body.as_deref();
-            let row: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-                [&tenant.as_ref(), &id.as_ref(), &version, &body, &words];
-            self.heard(client.execute(&sql, &row).await).await.map(drop)
+            let words = |entry: &Entry| {
+                let words = entry.body.as_deref().map(words_of_json).unwrap_or_default();
+                words.into_iter().collect::<Vec<_>>().join(" ")
+            };
+            let tenants: Vec<_> = entries.iter().map(|entry| escape(&entry.tenant)).collect();
+            let ids: Vec<_> = entries.iter().map(|entry| escape(&entry.id)).collect();
+            let versions = entries.iter().map(|e| i64::try_from(e.version).unwrap_or(i64::MAX));
+            let versions: Vec<_> = versions.collect();
+            let bodies: Vec<_> = entries.iter().map(|entry| entry.body.as_deref()).collect();
+            let words: Vec<_> = entries.iter().map(words).collect();
+            let rows: [&(dyn ToSql + Sync); 5] = [&tenants, &ids, &versions, &bodies, &words];
+            self.query(&sql, &rows).await.map(drop)
         })
     }
 }

@@ -129,7 +129,8 @@ impl Projection {
         self.view.prepare(generation).await?;
         let work = self.view.work(generation, fold);
         let name = self.handler_name(generation);
-        Ok(Handler::new(self.engine.clone(), name, self.options.clone(), work)?)
+        let options = HandlerOptions { audited: false, ..self.options.clone() };
+        Ok(Handler::new(self.engine.clone(), name, options, work)?)
     }
 
     /// Keeps the live generation up to date, and follows when another is swapped in.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use onceward_core::text::escape;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue};
@@ -92,7 +93,7 @@ impl View for RedisView {
         tenant: &'a str,
         id: &'a str,
     ) -> ViewFuture<'a, Option<Entry>> {
-        self.read(generation, tenant, id)
+        Box::pin(self.read_one(generation, tenant, id))
     }
 
     fn ids<'a>(
@@ -121,38 +122,52 @@ impl View for RedisView {
     }
 }
 
+impl RedisView {
+    async fn read_one(
+        &self,
+        generation: u64,
+        tenant: &str,
+        id: &str,
+    ) -> Result<Option<Entry>, ViewError> {
+        let mut command = redis::cmd("HGET");
+        command.arg(self.key(generation, tenant)).arg(id);
+        let found: Option<Vec<u8>> = self.ask(&command).await?;
+        let Some(value) = found else { return Ok(None) };
+        let (version, live, body) =
+            parts(&value).ok_or_else(|| ViewError::Broken("a value is damaged".into()))?;
+        Ok(Some(Entry {
+            tenant: tenant.to_owned(),
+            id: id.to_owned(),
+            version,
+            body: live.then(|| Bytes::copy_from_slice(body)),
+        }))
+    }
+
+    async fn write_one(&self, generation: u64, entry: &Entry) -> Result<(), ViewError> {
+        let mut rest = vec![if entry.body.is_some() { b'+' } else { b'-' }];
+        rest.extend_from_slice(entry.body.as_deref().unwrap_or_default());
+        let mut command = redis::cmd("EVAL");
+        command.arg(PUT).arg(1).arg(self.key(generation, &entry.tenant)).arg(&entry.id);
+        command.arg(entry.version).arg(rest);
+        self.ask::<i64>(&command).await.map(drop)
+    }
+}
+
+/// One connection takes many commands without waiting for their answers.
 impl Versioned for RedisView {
     fn read<'a>(
         &'a self,
         generation: u64,
-        tenant: &'a str,
-        id: &'a str,
-    ) -> ViewFuture<'a, Option<Entry>> {
-        Box::pin(async move {
-            let mut command = redis::cmd("HGET");
-            command.arg(self.key(generation, tenant)).arg(id);
-            let found: Option<Vec<u8>> = self.ask(&command).await?;
-            let Some(value) = found else { return Ok(None) };
-            let (version, live, body) =
-                parts(&value).ok_or_else(|| ViewError::Broken("a value is damaged".into()))?;
-            Ok(Some(Entry {
-                tenant: tenant.to_owned(),
-                id: id.to_owned(),
-                version,
-                body: live.then(|| Bytes::copy_from_slice(body)),
-            }))
-        })
+        ids: &'a [(&'a str, &'a str)],
+    ) -> ViewFuture<'a, Vec<Option<Entry>>> {
+        let each = ids.iter().map(move |(tenant, id)| self.read_one(generation, tenant, id));
+        Box::pin(try_join_all(each))
     }
 
-    fn write(&self, generation: u64, entry: Entry) -> ViewFuture<'_, ()> {
-        Box::pin(async move {
-            let mut rest = vec![if entry.body.is_some() { b'+' } else { b'-' }];
-            rest.extend_from_slice(entry.body.as_deref().unwrap_or_default());
-            let mut command = redis::cmd("EVAL");
-            command.arg(PUT).arg(1).arg(self.key(generation, &entry.tenant)).arg(&entry.id);
-            command.arg(entry.version).arg(rest);
-            self.ask::<i64>(&command).await.map(drop)
-        })
+    fn write<'a>(&'a self, generation: u64, entries: &'a [Entry]) -> ViewFuture<'a, ()> {
+        let each = entries.iter().map(move |entry| self.write_one(generation, entry));
+        let all = try_join_all(each);
+        Box::pin(async move { all.await.map(drop) })
     }
 }
 

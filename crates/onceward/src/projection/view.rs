@@ -8,11 +8,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 
 use super::fold::{Fold, Folded};
 use crate::engine::EngineError;
 use crate::events::Event;
-use crate::handlers::{HandlerError, Work};
+use crate::handlers::{HandlerError, SeenEvent, Work};
 use crate::points::{Point, reach};
 use crate::worker::Done;
 
@@ -94,42 +95,87 @@ pub trait View: Send + Sync + 'static {
 
 /// A view elsewhere that keeps versions by itself. What OpenSearch does with external versions.
 pub trait Versioned: Send + Sync + 'static {
-    /// A document, or what is remembered of a deleted one.
+    /// Documents of a generation by tenant and id, or what is remembered of deleted ones, in the
+    /// order asked for.
     fn read<'a>(
         &'a self,
         generation: u64,
-        tenant: &'a str,
-        id: &'a str,
-    ) -> ViewFuture<'a, Option<Entry>>;
+        ids: &'a [(&'a str, &'a str)],
+    ) -> ViewFuture<'a, Vec<Option<Entry>>>;
 
-    /// Writes a document, or remembers that it is deleted, unless it has that version or a higher
-    /// one. Writing it twice is the same as once.
-    fn write(&self, generation: u64, entry: Entry) -> ViewFuture<'_, ()>;
+    /// Writes documents, or remembers that they are deleted, each unless it has that version or a
+    /// higher one. Writing twice is the same as once. No document comes twice in one call.
+    fn write<'a>(&'a self, generation: u64, entries: &'a [Entry]) -> ViewFuture<'a, ()>;
 }
 
-/// How events are applied to a view elsewhere: read, fold, write by version. No lease is held
-/// meanwhile: the version keeps out what comes twice or late, and the commit that records the event
-/// is the claim, so a process that dies here leaves nothing to wait for.
+/// How events are applied to a view elsewhere: read, fold, write by version, many together. No
+/// lease is held meanwhile: the version keeps out what comes twice or late, and the commit that
+/// records an event is the claim, so a process that dies here leaves nothing to wait for.
 pub fn versioned_work<V: Versioned>(view: Arc<V>, generation: u64, fold: Arc<dyn Fold>) -> Work {
-    Work::in_store(move |seen| {
+    Work::in_store_many(move |seen| {
         let (view, fold) = (view.clone(), fold.clone());
         async move {
-            let event = seen.event();
-            let before = view.read(generation, &event.tenant, &event.aggregate_id).await?;
-            if before.as_ref().is_some_and(|before| before.version >= event.sequence_number) {
-                // An earlier attempt wrote it, and was not recorded.
-                return Ok(Done::new());
-            }
-            let body = before.as_ref().and_then(|before| before.body.as_deref());
-            let folded = fold.fold(event, body)?;
-            if let Some(entry) = entry_of(event, folded) {
-                reach(Point::BeforeWrite);
-                view.write(generation, entry).await?;
-                reach(Point::AfterWrite);
-            }
-            Ok::<_, HandlerError>(Done::new())
+            let names = |seen: &SeenEvent| {
+                let Event { tenant, aggregate_id, .. } = seen.event();
+                (tenant.clone(), aggregate_id.clone())
+            };
+            let names: Vec<_> = seen.iter().map(names).collect();
+            let ids: Vec<_> = names.iter().map(|(t, id)| (t.as_str(), id.as_str())).collect();
+            let before = match view.read(generation, &ids).await {
+                Ok(before) => before,
+                Err(error) => return vec![Err(error.into()); seen.len()],
+            };
+            let each = seen.iter().zip(before);
+            let made: Vec<_> = each
+                .map(|(seen, before)| entry_over(seen.event(), before.as_ref(), &*fold))
+                .collect();
+            let entries: Vec<_> = made.iter().flatten().flatten().cloned().collect();
+            let written = write_all(&*view, generation, entries).await;
+            let mut written = written.into_iter();
+            let end = |made: Result<Option<Entry>, HandlerError>| {
+                if made?.is_some() {
+                    let missing = || Err(ViewError::Unavailable("no answer".into()));
+                    written.next().unwrap_or_else(missing)?;
+                }
+                Ok(Done::new())
+            };
+            made.into_iter().map(end).collect()
         }
     })
+}
+
+/// Writes documents together; when that fails, each alone, so that one that can't be written keeps
+/// no other from it.
+async fn write_all<V: Versioned>(
+    view: &V,
+    generation: u64,
+    entries: Vec<Entry>,
+) -> Vec<Result<(), ViewError>> {
+    if entries.is_empty() {
+        return Vec::new();
+    }
+    reach(Point::BeforeWrite);
+    let written = view.write(generation, &entries).await;
+    reach(Point::AfterWrite);
+    if written.is_err() && entries.len() > 1 {
+        let alone = entries.chunks(1).map(|entry| view.write(generation, entry));
+        return join_all(alone).await;
+    }
+    vec![written; entries.len()]
+}
+
+/// The document that an event makes of what is there, if it changes it.
+fn entry_over(
+    event: &Event,
+    before: Option<&Entry>,
+    fold: &dyn Fold,
+) -> Result<Option<Entry>, HandlerError> {
+    if before.is_some_and(|before| before.version >= event.sequence_number) {
+        // An earlier attempt wrote it, and was not recorded.
+        return Ok(None);
+    }
+    let folded = fold.fold(event, before.and_then(|before| before.body.as_deref()))?;
+    Ok(entry_of(event, folded))
 }
 
 /// The document that a fold leaves, if it changes it.
