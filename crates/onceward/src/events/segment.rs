@@ -24,9 +24,13 @@ pub(super) struct Segment {
     pub(super) events: Vec<Event>,
     /// Whether each is the first of its intent.
     pub(super) firsts: Vec<bool>,
-    /// Bytes of the object.
+    /// Bytes of memory that it takes, about: its events, and the object that their payloads are
+    /// parts of.
     pub(super) bytes: usize,
 }
+
+/// What the allocator needs for each text of an event, about.
+const TEXT_BYTES: usize = 16;
 
 impl Segment {
     /// The place of its last event.
@@ -64,7 +68,8 @@ pub(super) fn encode<'e>(number: u64, events: impl Iterator<Item = (bool, &'e Ev
     out[count_at..count_at + 4].copy_from_slice(&count.to_be_bytes());
     let digest = Sha256::digest(&out);
     out.put_slice(&digest);
-    out.freeze()
+    // A copy of its own size: it is kept for a while, and the room behind it would be kept too.
+    Bytes::copy_from_slice(&out)
 }
 
 /// Reads a segment that is kept under `number`, and checks every byte of it.
@@ -82,6 +87,13 @@ pub(super) fn decode(number: u64, object: &Bytes) -> Result<Segment, EventsError
     read_events(number, &mut rest, object.len()).ok_or_else(|| bad("it is not what it says"))
 }
 
+fn event_bytes(event: &Event) -> usize {
+    let Event { tenant, aggregate_id, event_id, kind, correlation_id, .. } = event;
+    let texts = [Some(tenant), Some(aggregate_id), Some(event_id), Some(kind)];
+    let texts = texts.into_iter().chain([correlation_id.as_ref()]).flatten();
+    size_of::<Event>() + texts.map(|text| text.len() + TEXT_BYTES).sum::<usize>()
+}
+
 fn read_events(number: u64, rest: &mut Bytes, bytes: usize) -> Option<Segment> {
     if rest.try_get_u64().ok()? != number {
         return None;
@@ -96,6 +108,7 @@ fn read_events(number: u64, rest: &mut Bytes, bytes: usize) -> Option<Segment> {
         firsts.push(flags & FIRST != 0);
         events.push(written.placed(tenant, aggregate_id, sequence_number));
     }
+    let bytes = bytes + events.iter().map(event_bytes).sum::<usize>();
     rest.is_empty().then_some(Segment { number, events, firsts, bytes })
 }
 
@@ -193,6 +206,16 @@ mod tests {
     fn sample() -> Bytes {
         let events: Vec<_> = (1..=3).map(event).collect();
         encode(9, events.iter().map(|event| (event.sequence_number != 2, event)))
+    }
+
+    #[test]
+    fn a_segment_holds_no_more_memory_than_it_says() {
+        let object = sample();
+        let segment = decode(9, &object).unwrap();
+        assert!(segment.bytes > object.len() + 3 * size_of::<Event>());
+        let length = object.len();
+        drop(segment);
+        assert_eq!(object.try_into_mut().unwrap().capacity(), length, "no room behind it");
     }
 
     #[test]
