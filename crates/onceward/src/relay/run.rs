@@ -384,16 +384,21 @@ impl<'a> Publishing<'a> {
 
     /// How long until the checkpoint may be written; long when there is nothing to write.
     fn checkpoint_due(&self) -> Duration {
-        if self.acknowledged == self.last.place() {
+        if self.is_saved() {
             return Duration::from_secs(3_600);
         }
         let since = self.saved_at.elapsed();
         self.shared.options.checkpoint_every.saturating_sub(since)
     }
 
+    /// Whether the checkpoint says how far it is, and what holds it back: whoever asks for its
+    /// status in another process reads it there.
+    fn is_saved(&self) -> bool {
+        self.acknowledged == self.last.place() && self.shared.status().held_by == self.last.held_by
+    }
+
     async fn checkpoint(&mut self, now: bool) -> Result<(), LogError> {
-        let nothing_new = self.acknowledged == self.last.place();
-        if nothing_new || !(now || self.checkpoint_due().is_zero()) {
+        if self.is_saved() || !(now || self.checkpoint_due().is_zero()) {
             return Ok(());
         }
         reach(Point::BeforeCheckpoint);

@@ -67,6 +67,22 @@ async fn c02_everything_is_published_in_order_and_a_restart_goes_on() {
 }
 
 #[tokio::test]
+async fn c07_the_checkpoint_tells_what_holds_the_very_first_event_back() {
+    let relays = Relays::new(3);
+    relays.broker.script(std::iter::repeat_n(Ack::Refused, 5));
+    let relay = relays.start(Relays::options());
+    let held_by = || async {
+        let checkpoint = read_checkpoint(&relays.bucket, "relay").await.unwrap();
+        checkpoint.and_then(|checkpoint| checkpoint.held_by)
+    };
+    let named = |by: String| by.contains("event a-1");
+    until("its name", || async { held_by().await.is_some_and(named) }).await;
+    relays.published(&relay, 3).await;
+    relay.drain().await.unwrap();
+    assert_eq!(held_by().await, None);
+}
+
+#[tokio::test]
 async fn i14_only_the_contiguous_acknowledged_prefix_is_checkpointed() {
     let relays = Relays::new(10);
     // Events 1, 3, 5, 7, 9 are acknowledged at first, then nothing for a while.
