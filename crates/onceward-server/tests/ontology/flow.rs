@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::world::{Service, command, create, delete, is_shared, update};
 
 /// Runs a command on the service's store; what it said, and how it ended.
-fn run(service: &Service, arguments: &[&str]) -> (Value, Option<i32>) {
+pub(crate) fn run(service: &Service, arguments: &[&str]) -> (Value, Option<i32>) {
     let mut command = command(&service.folder, arguments);
     let output = command.args(["--json", "--store", service.store_url()]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -17,7 +17,7 @@ fn run(service: &Service, arguments: &[&str]) -> (Value, Option<i32>) {
     (said, output.status.code())
 }
 
-fn view<'a>(status: &'a Value, name: &str) -> &'a Value {
+pub(crate) fn view<'a>(status: &'a Value, name: &str) -> &'a Value {
     let items = status["items"].as_array().unwrap();
     items.iter().find(|item| item["view"] == name).unwrap()
 }
@@ -71,11 +71,12 @@ async fn i15_status_and_verify_beside_a_running_service_and_a_rebuild_after_it()
 }
 
 /// A process of its own; ended by its id when the test ends early.
-struct Process(Child);
+pub(crate) struct Process(Child);
 
 impl Process {
-    fn start(service: &Service, what: &str) -> Self {
+    pub(crate) fn start(service: &Service, what: &str) -> Self {
         let ready = service.folder.join(format!("{what}.ready"));
+        let _ = std::fs::remove_file(&ready);
         let mut command = command(&service.folder, &[what, "--ready-file"]);
         command.arg(&ready).args(["--store", service.store_url()]);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -86,6 +87,12 @@ impl Process {
             std::thread::sleep(Duration::from_millis(10));
         }
         Self(child)
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
     }
 
     fn terminated(mut self) -> Option<i32> {

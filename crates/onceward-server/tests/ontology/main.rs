@@ -13,6 +13,7 @@
 mod commands;
 mod crash;
 mod flow;
+mod killed;
 #[path = "../support/service.rs"]
 mod service;
 mod settings;
