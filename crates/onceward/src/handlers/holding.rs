@@ -235,7 +235,7 @@ impl<'a> Holding<'a> {
         }
         let to = Offset::at(
             place.max(self.offsets.now.place()),
-            self.events_before + self.window.finished(),
+            self.events_before + self.window.passed(),
             self.window.held_by(),
         );
         if to.place() == self.offsets.now.place() && to.held_by == self.offsets.now.held_by {

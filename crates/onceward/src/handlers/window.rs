@@ -24,6 +24,8 @@ pub(super) struct Window {
     first: Ticket,
     frontier: Option<Place>,
     finished: u64,
+    /// Events of the log up to the frontier.
+    passed: u64,
     lanes: HashMap<Name, Lane>,
     ready: VecDeque<Name>,
     timers: BinaryHeap<Reverse<(Instant, u64, TimerName)>>,
@@ -110,9 +112,10 @@ impl Window {
         self.finished += 1;
         self.leave(&name);
         while self.entries.front().is_some_and(|entry| entry.finished) {
-            let entry = self.entries.pop_front();
+            let place = self.entries.pop_front().and_then(|entry| entry.place);
             self.first += 1;
-            self.frontier = entry.and_then(|entry| entry.place).or(self.frontier);
+            self.passed += u64::from(place.is_some());
+            self.frontier = place.or(self.frontier);
         }
     }
 
@@ -156,8 +159,7 @@ impl Window {
         None
     }
 
-    /// The last place before which everything is final, and how many events that were since the
-    /// beginning.
+    /// The last place before which everything is final.
     pub(super) fn frontier(&self) -> Option<Place> {
         self.frontier
     }
@@ -165,6 +167,11 @@ impl Window {
     /// The event of a ticket.
     pub(super) fn event(&mut self, ticket: Ticket) -> Option<Arc<Event>> {
         self.entry(ticket).map(|entry| entry.event.clone())
+    }
+
+    /// Events of the log up to the frontier: those behind it come again after a crash.
+    pub(super) fn passed(&self) -> u64 {
+        self.passed
     }
 
     /// Events that became final.
@@ -251,9 +258,9 @@ mod tests {
         let (b1, _) = window.next().unwrap();
         assert!(window.next().is_none(), "a2 waits for a1");
         window.finish(b1);
-        assert_eq!(window.frontier(), None);
+        assert_eq!((window.frontier(), window.passed(), window.finished()), (None, 0, 1));
         window.finish(a1);
-        assert_eq!(window.frontier(), place(1));
+        assert_eq!((window.frontier(), window.passed()), (place(1), 2));
         let (a2, next) = window.next().unwrap();
         assert_eq!(next.event_id, "a2");
         window.finish(a2);
