@@ -114,7 +114,14 @@ impl Answer {
 
     #[track_caller]
     fn is_unavailable(&self) {
+        self.is_unavailable_after("");
+    }
+
+    /// The same, with a detail that tells whether anything has run.
+    #[track_caller]
+    fn is_unavailable_after(&self, told: &str) {
         let problem: Value = serde_json::from_slice(&self.body).unwrap();
+        assert!(problem["detail"].as_str().unwrap().starts_with(told), "{problem}");
         assert_eq!((self.status, &problem["code"]), (503, &"store.unavailable".into()));
         assert_eq!(
             (&problem["key_advice"], &problem["retryable"]),
@@ -129,7 +136,7 @@ impl Answer {
 async fn a_store_that_is_down_before_the_claim_is_503_and_nothing_runs() {
     let (store, place) = faulty(Policy::default());
     store.set_plan(FaultPlan::Script(vec![Fault::Before; MANY]));
-    place.post().await.is_unavailable();
+    place.post().await.is_unavailable_after("nothing was executed");
     assert_eq!(place.ran(), 0);
     store.set_plan(FaultPlan::Quiet);
     place.go_on(1);
@@ -144,7 +151,7 @@ async fn a_store_that_is_down_before_the_completion_is_503_and_never_an_unrecord
     let first = place.begin().await;
     store.set_plan(FaultPlan::Script(vec![Fault::Before; MANY]));
     place.go_on(1);
-    first.await.unwrap().is_unavailable();
+    first.await.unwrap().is_unavailable_after("the request has run");
     // The retry waits until the lease has ended; then it is its turn.
     store.set_plan(FaultPlan::Quiet);
     place.go_on(2);

@@ -398,7 +398,7 @@ impl Door {
                     return Err(Lost::Overtaken);
                 }
                 Err(error) if !error.is_retryable() || Instant::now() + pause > lease_ends => {
-                    return Err(Lost::Refused(no_answer(&error)));
+                    return Err(Lost::Refused(not_recorded(&error)));
                 }
                 Err(_) => tokio::time::sleep(pause).await,
             }
@@ -470,6 +470,17 @@ pub(super) fn no_answer(error: &EngineError) -> Refusal {
         _ => Refusal::new(
             Code::StoreUnavailable,
             "the store's answer was lost; retry with the same key",
+        ),
+    }
+}
+
+/// The refusal when the handler has run, and how it ended can't be recorded or read.
+pub(super) fn not_recorded(error: &EngineError) -> Refusal {
+    match error {
+        EngineError::Limit(_) | EngineError::Store(StoreError::Corrupt(_)) => no_answer(error),
+        _ => Refusal::new(
+            Code::StoreUnavailable,
+            "the request has run, but how it ended could not be recorded; retry with the same key",
         ),
     }
 }

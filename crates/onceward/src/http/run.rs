@@ -18,7 +18,7 @@ use tower_service::Service;
 
 use super::answer::{correlate, is_stream, spoken};
 use super::body::{Body, BoxError, Buffered, Resumed, buffer};
-use super::door::{Door, Lost, decode, no_answer, replayed};
+use super::door::{Door, Lost, decode, not_recorded, replayed};
 use super::gates::Pass;
 use super::names;
 use super::outcome::StoredResponse;
@@ -200,7 +200,7 @@ impl Run<'_> {
             }
             Ok(_) => {}
             // Nobody knows what it has committed, or will.
-            Err(error) => return Err(Lost::Refused(no_answer(&error))),
+            Err(error) => return Err(Lost::Refused(not_recorded(&error))),
         }
         if head.status.is_client_error() || head.status.is_server_error() {
             names::strip_ours(&mut head.headers);
@@ -232,8 +232,8 @@ impl Run<'_> {
 
     /// Whether the handler has ended this very permit without an answer.
     async fn failed_by_itself(&self) -> Result<bool, Lost> {
-        let no_answer = |error| Lost::Refused(no_answer(&error));
-        let found = self.door.engine.look(self.permit.key()).await.map_err(no_answer)?;
+        let unread = |error| Lost::Refused(not_recorded(&error));
+        let found = self.door.engine.look(self.permit.key()).await.map_err(unread)?;
         Ok(found.is_some_and(|found| {
             let record = &found.stored.record;
             let ended = matches!(record.state, State::Failed | State::Dead);
@@ -243,8 +243,8 @@ impl Run<'_> {
 
     /// What was recorded under this very permit, if anything.
     async fn recorded(&self) -> Result<Option<Response<Body>>, Lost> {
-        let no_answer = |error| Lost::Refused(no_answer(&error));
-        let found = self.door.engine.look(self.permit.key()).await.map_err(no_answer)?;
+        let unread = |error| Lost::Refused(not_recorded(&error));
+        let found = self.door.engine.look(self.permit.key()).await.map_err(unread)?;
         let Some(stored) = found.map(|found| found.stored) else { return Ok(None) };
         if stored.record.state != State::Done || stored.record.last_fence != self.permit.fence {
             return Ok(None);
