@@ -1,4 +1,5 @@
-//! CSV as RFC 4180 has it, for exports of the audit.
+//! CSV as RFC 4180 has it, for exports of the audit. A text that a spreadsheet would run as a
+//! formula is led by an apostrophe, because entries hold what callers sent.
 
 use serde_json::Value;
 
@@ -11,6 +12,9 @@ pub(crate) fn line(object: &Value, columns: &[&str]) -> String {
 fn cell(value: &Value) -> String {
     let text = match value {
         Value::Null => return String::new(),
+        Value::String(text) if text.starts_with(['=', '+', '-', '@', '\t', '\r']) => {
+            format!("'{text}")
+        }
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
@@ -29,5 +33,14 @@ mod tests {
     fn a_cell_holds_what_it_must() {
         let object = json!({ "a": "a,\"b\"\n", "b": null, "c": 7 });
         assert_eq!(line(&object, &["a", "b", "c"]), "\"a,\"\"b\"\"\n\",,7\r\n");
+    }
+
+    #[test]
+    fn abuse_no_cell_is_a_formula() {
+        for text in ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "=HYPERLINK(\"x\",\"y\")"] {
+            let cell = cell(&json!(text));
+            assert!(cell.starts_with('\'') || cell.starts_with("\"'"), "{cell}");
+        }
+        assert_eq!(cell(&json!(-1)), "-1");
     }
 }
