@@ -299,6 +299,8 @@ impl Signals {
                 Failure::failed("signals", format!("can't listen for signals: {error}"))
             })
         };
+        // A file that may not grow is an error of the write, as a full disk is: no reason to die.
+        let _ = listen(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,

@@ -23,7 +23,7 @@ async fn get(gateway: &Gateway, path: &str) -> Answer {
 /// `onceward serve` under a limit on the size of files, which makes writes fail as a full disk
 /// does, without any privilege.
 fn start(folder: &std::path::Path, upstream: std::net::SocketAddr) -> Gateway {
-    let script = format!("trap '' XFSZ && ulimit -S -f {FILE_BLOCKS} && exec \"$0\" \"$@\"");
+    let script = format!("ulimit -S -f {FILE_BLOCKS} && exec \"$0\" \"$@\"");
     let plain = command(folder, &[]);
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(script).arg(plain.get_program()).current_dir(folder);
