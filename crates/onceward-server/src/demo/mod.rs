@@ -32,7 +32,7 @@ use onceward_reference::ontology::Workers;
 use onceward_reference::principals::{self, Principal};
 use prometheus_client::registry::Registry;
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::admin::{self, AdminOptions, AdminState, Health, Principals, Reach, new_token};
@@ -233,6 +233,7 @@ struct Servers {
     health: Arc<Health>,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
+    control: (oneshot::Sender<()>, JoinHandle<()>),
     upkeep: Upkeep,
 }
 
@@ -272,9 +273,10 @@ impl Servers {
             // The sender lives as long as the servers.
             let _ = stopped.wait_for(|stopped| *stopped).await;
         };
-        let ending = until(stopped.clone());
-        let mut tasks = vec![tokio::spawn(admin::serve(control.into_socket(), state, ending))];
-        let mut services = Vec::new();
+        let (end, ended) = oneshot::channel();
+        let closed = async move { ended.await.unwrap_or_default() };
+        let control = (end, tokio::spawn(admin::serve(control.into_socket(), state, closed)));
+        let (mut services, mut tasks) = (Vec::new(), Vec::new());
         for (offer, address) in offers.iter().zip(addresses(args)) {
             let listener = Listener::bind("--listen", address, None).await?;
             services.push((offer.name, listener.url()));
@@ -284,10 +286,11 @@ impl Servers {
                 admin::serve_router(listener.into_socket(), &router, closing, || {}).await;
             }));
         }
-        Ok(Self { services, admin, health, stop, tasks, upkeep })
+        Ok(Self { services, admin, health, stop, tasks, control, upkeep })
     }
 
-    /// No new connections and claims; what runs comes to its end. What is done beside goes on.
+    /// No new connections and claims; what runs comes to its end, the control API last. What is done
+    /// beside goes on.
     async fn drain(self, doors: &[Arc<Door>]) -> Upkeep {
         self.health.drain();
         doors.iter().for_each(|door| door.drain().close());
@@ -299,6 +302,9 @@ impl Servers {
         for door in doors {
             door.drain().finished().await;
         }
+        let (end, control) = self.control;
+        let _ = end.send(());
+        let _ = control.await;
         self.upkeep
     }
 

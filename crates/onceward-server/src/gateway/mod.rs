@@ -30,7 +30,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::http::{Door, Drain, OncewardLayer};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
 use tower::Layer;
 
 use crate::admin::AdminState;
@@ -53,7 +54,8 @@ pub(crate) struct Gateway {
     drain: Drain,
     drain_for: Duration,
     stop: watch::Sender<bool>,
-    servers: [tokio::task::JoinHandle<()>; 2],
+    data: JoinHandle<()>,
+    control: (oneshot::Sender<()>, JoinHandle<()>),
 }
 
 impl Gateway {
@@ -73,36 +75,33 @@ impl Gateway {
         let protected = OncewardLayer::shared(door).layer(forward);
         let admin = admin(&admin_url)?;
         let (stop, stopped) = watch::channel(false);
-        let server = Arc::new(Server::new(&settings.limits, &settings.times, stopped.clone()));
+        let server = Arc::new(Server::new(&settings.limits, &settings.times, stopped));
         let drain_for = settings.times.drain;
         let entrance = Entrance::new(protected, metrics, &settings);
-        let mut closing = stopped;
-        let closed = async move {
-            // The sender lives as long as the gateway.
-            let _ = closing.wait_for(|stopped| *stopped).await;
-        };
+        let (end, ended) = oneshot::channel();
+        // Also when the gateway is gone.
+        let closed = async move { ended.await.unwrap_or_default() };
         // A server each: whoever fills the one does not lock the operator out of the other.
-        let servers = [
-            tokio::spawn(server.run(data, entrance)),
-            tokio::spawn(crate::admin::serve(control.into_socket(), admin, closed)),
-        ];
-        Ok(Self { listen, admin: admin_url, drain, drain_for, stop, servers })
+        let data = tokio::spawn(server.run(data, entrance));
+        let control =
+            (end, tokio::spawn(crate::admin::serve(control.into_socket(), admin, closed)));
+        Ok(Self { listen, admin: admin_url, drain, drain_for, stop, data, control })
     }
 
     /// Closes: no new connections and claims; what runs comes to its end, or is given up when the
-    /// time to drain is over or `hurry` resolves.
+    /// time to drain is over or `hurry` resolves. The control API ends last: it tells that we drain,
+    /// and workers elsewhere finish what they hold.
     pub(crate) async fn drain(self, hurry: impl Future<Output = ()>) {
         self.drain.close();
         self.stop.send_replace(true);
-        let Self { drain, mut servers, .. } = self;
-        let mut ended = async || {
-            for server in &mut servers {
-                // A server that broke off has nothing left to wait for.
-                let _ = server.await;
-            }
+        let Self { drain, data, control: (end, control), .. } = self;
+        let mut ending = std::pin::pin!(async {
+            // A server that broke off has nothing left to wait for.
+            let _ = data.await;
             drain.finished().await;
-        };
-        let mut ending = std::pin::pin!(ended());
+            let _ = end.send(());
+            let _ = control.await;
+        });
         tokio::select! {
             () = &mut ending => return,
             () = tokio::time::sleep(self.drain_for) => {}

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
 
+use bytes::Bytes;
 use http::Request;
 use http_body_util::Empty;
 use tokio::net::TcpListener;
@@ -84,7 +85,7 @@ async fn the_control_listener_answers_and_variables_stand_in_for_flags() {
         .env("ONCEWARD_CALLER_HEADER", "x-caller");
     let gateway = Gateway::spawn(&folder, command);
     let health = Request::get("/healthz").header("host", "x").body(Empty::new()).unwrap();
-    let health = send::<Empty<bytes::Bytes>>(gateway.admin, health).await;
+    let health = send::<Empty<Bytes>>(gateway.admin, health).await;
     assert_eq!((health.status, &health.json()["status"]), (200, &"ok".into()));
     assert_eq!(health.json()["store"], "memory");
     let mut sent = request("/7", Some("k"), "{}");
@@ -118,6 +119,10 @@ async fn sigterm_lets_what_runs_come_to_its_end() {
     }
     // Nobody is let in any more.
     while try_send(address, request("/payments", Some("new"), "{}")).await.is_some() {}
+    // The control API tells so as long as something runs.
+    let ready = Request::get("/readyz").body(Empty::<Bytes>::new()).unwrap();
+    let ready = send(gateway.admin, ready).await;
+    assert_eq!((ready.status, ready.json()["status"].as_str()), (503, Some("draining")));
     app.go_on();
     app.go_on();
     let answer = running.await.unwrap().unwrap();
@@ -234,7 +239,7 @@ async fn the_operator_reads_what_shadow_mode_would_have_done() {
         let asked = Request::get("/v1/shadow")
             .header("host", "x")
             .header("authorization", format!("Bearer {token}"));
-        send(gateway.admin, asked.body(Empty::<bytes::Bytes>::new()).unwrap()).await
+        send(gateway.admin, asked.body(Empty::<Bytes>::new()).unwrap()).await
     };
     assert_eq!(report("secret").await.problem(), (403, "auth.forbidden".into()));
     let verdicts = serde_json::json!({
