@@ -336,3 +336,30 @@ async fn i17_random_lives_of_keys_are_what_the_oracle_says() {
     compare(&store, &memory, &keys).await;
     compare(&look, &memory, &keys).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i05_a_remembered_place_is_only_a_guess() {
+    let folder = Folder::new("places");
+    let job = key("remembered");
+    let store = folder.open();
+    let granted = fence(&one(&store, &claim(&job)).await);
+    store.close().await.unwrap();
+    // As if the name had come to the index long ago.
+    let sql = "INSERT INTO names SELECT tenant, kind, name, id FROM records;
+               UPDATE meta SET indexed = stamp";
+    folder.raw().execute_batch(sql).unwrap();
+    let store = folder.open();
+    // Found by its name once; from here on the place is remembered.
+    applied(&one(&store, &complete(&job, granted, b"done")).await);
+    applied(&one(&store, &batch(vec![], vec![Write::Delete(job.clone())])).await);
+    let late = one(&store, &complete(&job, granted, b"late")).await;
+    assert!(matches!(late, Answer::Refused(_)), "{late:?}");
+    assert!(find(&store, &job).await.unwrap().is_none(), "nothing came back");
+    let again = fence(&one(&store, &claim(&job)).await);
+    let late = one(&store, &complete(&job, granted, b"late")).await;
+    assert!(matches!(late, Answer::Refused(_)), "{late:?}");
+    applied(&one(&store, &complete(&job, again, b"again")).await);
+    let found = find(&store, &job).await.unwrap().unwrap();
+    assert_eq!(found.stored.outcome.as_deref(), Some(&b"again"[..]));
+    store.close().await.unwrap();
+}

@@ -5,7 +5,8 @@
 //! applied one after the other and each sees what those before it wrote, so it does no harm when
 //! two of them touch the same row. Not responsible for the transaction itself (`writer.rs`).
 
-use std::collections::HashMap;
+mod names;
+
 use std::sync::Arc;
 
 use onceward_core::Bytes;
@@ -68,6 +69,7 @@ pub(super) struct Writes<'c> {
     purge_tokens: Statement<'c>,
     read_meta: Statement<'c>,
     write_meta: Statement<'c>,
+    count_pages: Statement<'c>,
     /// Where stamps, instant and audit numbers stand in the open transaction.
     meta: Meta,
     shared: Arc<Shared>,
@@ -138,6 +140,7 @@ impl<'c> Writes<'c> {
             purge_tokens: connection.prepare(sql::PURGE_TOKENS)?,
             read_meta: connection.prepare(sql::READ_META)?,
             write_meta: connection.prepare(sql::WRITE_META)?,
+            count_pages: connection.prepare("PRAGMA page_count")?,
             meta: Meta { stamp: 0, now: At(0), audit: 0, indexed: 0 },
             shared,
             names: Moves::default(),
@@ -164,21 +167,6 @@ impl<'c> Writes<'c> {
         Ok(())
     }
 
-    /// Reads the names of the young records from their rows: at the first transaction, and after
-    /// another process has written.
-    fn read_young(&mut self) -> Result<(), Failure> {
-        let mut names = HashMap::new();
-        let mut found = self.list_young_names.query([signed(self.meta.indexed)])?;
-        while let Some(row) = found.next()? {
-            // A damaged name is nobody's; whoever looks at its record by another way is told.
-            if let Ok(key) = rows::read_key(row, 1) {
-                names.insert(key, row.get(0)?);
-            }
-        }
-        self.shared.young.fill(self.meta.indexed, self.meta.stamp, names);
-        Ok(())
-    }
-
     /// Moves the instant of the open transaction on: it may be open for as long as a sync takes.
     pub(super) fn tick(&mut self) {
         self.meta.now = rows::bounded(self.meta.now.max(self.shared.now()));
@@ -190,7 +178,7 @@ impl<'c> Writes<'c> {
     }
 
     /// Brings some names to the index and writes the numbers down, last of all.
-    pub(super) fn finish(&mut self) -> rusqlite::Result<()> {
+    pub(super) fn finish(&mut self) -> Result<(), Failure> {
         let most = (NAMES_MOVED * self.names.added.len()).max(NAMES_MOVED);
         self.names.slice = self.shared.young.next(most, self.meta.stamp);
         for (key, id) in &self.names.slice.names {
@@ -198,7 +186,10 @@ impl<'c> Writes<'c> {
             self.index_name.raw_bind_parameter(4, id)?;
             self.index_name.raw_execute()?;
         }
-        self.meta.indexed = self.names.slice.indexed.unwrap_or(self.meta.indexed);
+        if let Some(indexed) = self.names.slice.indexed {
+            self.meta.indexed = indexed;
+            self.see_pages()?;
+        }
         let Meta { stamp, now, audit, indexed } = self.meta;
         self.write_meta.execute((signed(stamp), instant(now), signed(audit), signed(indexed)))?;
         self.shared.young.reach(stamp);
@@ -274,7 +265,10 @@ impl<'c> Writes<'c> {
         if !same_key || !rest.iter().all(rows::is_aside) {
             return Ok(None);
         }
-        let there = self.find(&draft.record.key)?;
+        let there = match condition {
+            Condition::FenceIs(..) | Condition::RevIs(..) => self.guess(&draft.record.key)?,
+            _ => self.find(&draft.record.key)?,
+        };
         let stamp = self.meta.stamp + 1;
         let statement = match (condition, there) {
             (Condition::FenceIs(..), Some(_)) => &mut self.update_if_fence,
@@ -397,12 +391,6 @@ impl<'c> Writes<'c> {
         self.delete_bodies(dropped(outcome, old_outcome), dropped(payload, old_payload))?;
         self.insert_bodies(draft, stamp)?;
         Ok((record.rev, record.fence))
-    }
-
-    /// Remembers where a new record is. Its name comes to the index later.
-    fn add_name(&mut self, key: &Key, stamp: u64) {
-        let before = self.shared.young.insert(key, signed(stamp));
-        self.names.added.push((key.clone(), before));
     }
 
     fn delete(&mut self, key: &Key, there: Option<Row>) -> Result<(), Failure> {
@@ -538,16 +526,6 @@ impl<'c> Writes<'c> {
             outcome_id: row.get(4)?,
             payload_id: row.get(5)?,
         }))
-    }
-
-    /// Where a record is. The row of a young one may have been deleted.
-    fn find(&mut self, key: &Key) -> Result<Option<i64>, Failure> {
-        if let Some(id) = self.shared.young.get(key) {
-            return Ok(Some(id));
-        }
-        bind_key(&mut self.find_name, key)?;
-        let mut found = self.find_name.raw_query();
-        Ok(found.next()?.map(|row| row.get(0)).transpose()?)
     }
 
     fn mark<'b>(

@@ -15,6 +15,7 @@ use rusqlite::{CachedStatement, Connection, Row};
 
 use super::super::{AuditFilter, Cursor, Items, List, Page, StoreError};
 use super::failure::Failure;
+use super::places::Places;
 use super::reader::Ask;
 use super::rows::{self, instant, kind_code, state_code};
 use super::sql;
@@ -27,6 +28,7 @@ pub(super) fn list(
     connection: &Connection,
     now: At,
     indexed: i64,
+    places: &Places,
     ask: &Ask,
 ) -> Result<Page, Failure> {
     let Ask { what, after, limit } = ask;
@@ -45,7 +47,11 @@ pub(super) fn list(
         }
         List::Due { queue } => {
             let after = after.map(read_place).transpose()?;
-            let (found, payload_ids) = due(connection, queue, now, after.as_ref(), most)?;
+            let (found, rows) = due(connection, queue, now, after.as_ref(), most)?;
+            // Whoever is listed is about to be written; where the young ones are is known.
+            let old = found.iter().zip(&rows).filter(|(_, at)| at.id <= indexed);
+            places.note(old.map(|(record, at)| (&record.key, at.id)));
+            let payload_ids = rows.iter().map(|at| at.payload_id);
             let payloads = payloads(connection, found.iter().zip(payload_ids).take(*limit))?;
             let place = |record: &Record| place(record.priority, record.due_at, &record.key);
             let (items, next) = page_of(found, *limit, place);
@@ -148,16 +154,22 @@ fn records_of_tenant(
     Ok(records)
 }
 
+/// Where a listed job and its payload are.
+struct DueRow {
+    id: i64,
+    payload_id: Option<i64>,
+}
+
 fn due(
     connection: &Connection,
     queue: &str,
     now: At,
     after: Option<&(u8, At, Key)>,
     most: usize,
-) -> Result<(Vec<Record>, Vec<Option<i64>>), Failure> {
+) -> Result<(Vec<Record>, Vec<DueRow>), Failure> {
     let mut next_priority = connection.prepare_cached(sql::NEXT_PRIORITY)?;
     let mut select = connection.prepare_cached(sql::LIST_DUE)?;
-    let (mut records, mut payload_ids) = (Vec::new(), Vec::new());
+    let (mut records, mut rows_at) = (Vec::new(), Vec::new());
     let mut below = after.map_or(i64::from(u8::MAX) + 1, |(priority, ..)| i64::from(*priority) + 1);
     while records.len() < most {
         let next: Option<i64> = next_priority.query_row((queue, below), |row| row.get(0))?;
@@ -169,13 +181,14 @@ fn due(
         let found =
             select.query((queue, priority, instant(now), from, tenant, kind, name, left))?;
         each_sound(found, |row, record| {
-            payload_ids.push(rows::listed_payload(row)?);
+            let payload_id = rows::listed_payload(row)?;
+            rows_at.push(DueRow { id: rows::listed_id(row)?, payload_id });
             records.push(record);
             Ok(())
         })?;
         below = priority;
     }
-    Ok((records, payload_ids))
+    Ok((records, rows_at))
 }
 
 /// The payloads of listed jobs, but for large and damaged ones: whoever takes those is told when he

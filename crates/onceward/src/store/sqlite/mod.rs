@@ -12,6 +12,7 @@ mod list;
 mod migrate;
 mod open;
 mod own;
+mod places;
 mod reader;
 mod rows;
 mod sql;
@@ -103,6 +104,7 @@ struct Shared {
     own_sql: AtomicBool,
     sync: sync::Sync,
     young: young::Young,
+    places: places::Places,
 }
 
 impl Shared {
@@ -238,6 +240,7 @@ impl SqliteStore {
             own_sql: AtomicBool::new(false),
             sync: sync::Sync::default(),
             young: young::Young::default(),
+            places: places::Places::default(),
         };
         Self {
             path: path.to_path_buf(),

@@ -176,8 +176,8 @@ impl<'c> Reads<'c> {
                 Call::Load { reads, reply } => Answer::Load((reply, self.load(&reads, &snapshot))),
                 Call::List { ask, reply } => {
                     let now = shared.now();
-                    let page =
-                        list::list(self.connection, now, rows::signed(snapshot.indexed), &ask);
+                    let indexed = rows::signed(snapshot.indexed);
+                    let page = list::list(self.connection, now, indexed, &shared.places, &ask);
                     Answer::List((reply, page.map_err(Failure::into_store_error)))
                 }
             });

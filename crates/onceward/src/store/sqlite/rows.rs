@@ -186,6 +186,11 @@ pub(super) fn listed_payload(row: &Row<'_>) -> rusqlite::Result<Option<i64>> {
     row.get(AFTER_RECORD + 3)
 }
 
+/// Where a listed job itself is.
+pub(super) fn listed_id(row: &Row<'_>) -> rusqlite::Result<i64> {
+    row.get(AFTER_RECORD + 4)
+}
+
 /// Reads a key from the columns that start at `first`.
 pub(super) fn read_key(row: &Row<'_>, first: usize) -> Result<Key, Failure> {
     let kind = *at_code(&Kind::ALL, row.get(first + 1)?).ok_or(CodecError("kind"))?;

@@ -12,10 +12,14 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 
 use onceward_core::key::Key;
 
-/// Names that are gathered before they are brought to the index. Twice as many may be outside it.
+/// Names that are gathered before they are brought to the index, at least. Twice as many may be
+/// outside it.
 const GATHERED: usize = 32_768;
-/// Names that are brought to the index by one transaction, if they could not be sent before.
-const FRESH_MAX: usize = 2 * GATHERED;
+/// As many are gathered on a large file: the larger the index, the fewer of them share a page of it.
+/// A name takes some two hundred bytes of memory.
+const GATHERED_MAX: usize = 4 * GATHERED;
+/// Pages of the file for each name that is gathered.
+const PAGES_A_NAME: u64 = 2;
 
 /// The names of young records and the ids of their rows. Written by the writer alone.
 #[derive(Debug, Default)]
@@ -25,16 +29,28 @@ pub(super) struct Young(RwLock<Names>);
 struct Names {
     /// Every record whose id is above the first and not above the second is here.
     range: Option<(u64, u64)>,
+    /// How many are gathered before they are sent on their way.
+    gather: Gather,
     fresh: HashMap<Key, i64>,
     moving: Option<Moving>,
     /// Rows that were deleted while their names were here: those names are not brought anywhere.
     gone: HashSet<i64>,
 }
 
+/// How many names are gathered.
+#[derive(Debug, Clone, Copy)]
+struct Gather(usize);
+
+impl Default for Gather {
+    fn default() -> Self {
+        Self(GATHERED)
+    }
+}
+
 /// Names on their way to the index.
 #[derive(Debug)]
 struct Moving {
-    names: HashMap<Key, i64>,
+    names: Arc<HashMap<Key, i64>>,
     /// The stamp when they were taken: no id among them is above it.
     up_to: u64,
     /// All of them in the order of the names, once they are sorted.
@@ -76,7 +92,14 @@ impl Young {
     /// Begins anew with what was read from the rows.
     pub(super) fn fill(&self, indexed: u64, stamp: u64, names: HashMap<Key, i64>) {
         let range = Some((indexed, stamp));
-        *self.write() = Names { range, fresh: names, ..Names::default() };
+        let mut there = self.write();
+        *there = Names { range, gather: there.gather, fresh: names, ..Names::default() };
+    }
+
+    /// Gathers as many as are worth it on a file of so many pages.
+    pub(super) fn gather_for(&self, pages: u64) {
+        let names = usize::try_from(pages / PAGES_A_NAME).unwrap_or(usize::MAX);
+        self.write().gather = Gather(names.clamp(GATHERED, GATHERED_MAX));
     }
 
     /// Adds a name before its row is committed, and tells what was there under it.
@@ -134,20 +157,25 @@ impl Young {
         }
         let mut gone = None;
         if let Some(indexed) = slice.indexed {
-            gone = names.moving.take().map(|moving| moving.names);
             // Without any on their way it was all of them.
-            gone = gone.or_else(|| Some(std::mem::take(&mut names.fresh)));
+            let moved = names.moving.take();
+            let fresh =
+                if moved.is_none() { std::mem::take(&mut names.fresh) } else { HashMap::new() };
+            gone = Some((moved, fresh));
             if let Some((above, _)) = &mut names.range {
                 *above = indexed;
             }
             names.gone.retain(|id| id.cast_unsigned() > indexed);
         }
-        if names.moving.is_none() && names.fresh.len() >= GATHERED {
+        if names.moving.is_none() && names.fresh.len() >= names.gather.0 {
             names.send();
         }
         drop(names);
-        // Dropped without the lock: there are many.
-        drop(gone);
+        if let Some(gone) = gone {
+            // There are many: not dropped under the lock nor, where it can be helped, by the writer.
+            let thread = std::thread::Builder::new().name("onceward-sqlite-names".into());
+            let _ = thread.spawn(move || drop(gone));
+        }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Names> {
@@ -174,7 +202,7 @@ impl Names {
     /// Everything at once, where it could not be sent on its way: there was no thread to sort it,
     /// or another process writes in between again and again, so that it is read anew each time.
     fn all_if_too_many(&self, stamp: u64) -> Slice {
-        if self.fresh.len() < FRESH_MAX {
+        if self.fresh.len() < 2 * self.gather.0 {
             return Slice::default();
         }
         let there = self.fresh.iter().filter(|(_, id)| !self.gone.contains(id));
@@ -185,12 +213,15 @@ impl Names {
 
     /// Sends what was gathered on its way: sorts it beside the writer, which must not wait.
     fn send(&mut self) {
-        let names = std::mem::take(&mut self.fresh);
-        let mut sorted: Vec<_> = names.iter().map(|(key, id)| (key.clone(), *id)).collect();
+        // Made as large as it will be: growing it step by step is the writer's time.
+        let next = HashMap::with_capacity(self.gather.0);
+        let names = Arc::new(std::mem::replace(&mut self.fresh, next));
         let order = Arc::new(OnceLock::new());
         let up_to = self.range.map_or(0, |(_, up_to)| up_to);
-        let place = order.clone();
+        let (unsorted, place) = (names.clone(), order.clone());
         let sort = move || {
+            let mut sorted: Vec<_> = unsorted.iter().map(|(key, id)| (key.clone(), *id)).collect();
+            drop(unsorted);
             sorted.sort_unstable();
             // Nobody else sets it.
             let _ = place.set(sorted);
@@ -201,8 +232,9 @@ impl Names {
         if sent {
             self.moving = Some(moving);
         } else {
-            // Without a thread they stay where they are, and the next commit tries again.
-            self.fresh = moving.names;
+            // Without a thread they stay where they are, and the next commit tries again. What the
+            // thread was to have is gone with it, so nobody else has them.
+            self.fresh = Arc::try_unwrap(moving.names).unwrap_or_else(|names| (*names).clone());
         }
     }
 }
@@ -247,12 +279,12 @@ mod tests {
 
     #[test]
     fn what_was_deleted_meanwhile_is_not_brought_to_the_index() {
-        let (young, stamp) = filled(FRESH_MAX);
+        let (young, stamp) = filled(2 * GATHERED);
         young.delete(1);
         young.delete(2);
         young.keep(&mut vec![2]);
         let slice = young.next(2, stamp);
-        assert_eq!((slice.names.len(), slice.indexed), (FRESH_MAX - 1, Some(stamp)));
+        assert_eq!((slice.names.len(), slice.indexed), (2 * GATHERED - 1, Some(stamp)));
         assert!(!slice.names.contains(&(key(1), 1)) && slice.names.contains(&(key(2), 2)));
         young.arrived(&slice);
         assert!(young.read().gone.is_empty(), "nobody asks for it any more");
@@ -260,11 +292,11 @@ mod tests {
 
     #[test]
     fn too_many_are_brought_to_the_index_at_once() {
-        let (young, stamp) = filled(FRESH_MAX - 1);
+        let (young, stamp) = filled(2 * GATHERED - 1);
         assert!(young.next(2, stamp).names.is_empty());
-        let (young, stamp) = filled(FRESH_MAX);
+        let (young, stamp) = filled(2 * GATHERED);
         let slice = young.next(2, stamp);
-        assert_eq!((slice.names.len(), slice.indexed), (FRESH_MAX, Some(stamp)));
+        assert_eq!((slice.names.len(), slice.indexed), (2 * GATHERED, Some(stamp)));
         assert!(slice.names.is_sorted(), "in the order of the names");
         young.arrived(&slice);
         assert_eq!(young.get(&slice.names[0].0), None);

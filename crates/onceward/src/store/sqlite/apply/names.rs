@@ -1,0 +1,65 @@
+//! Where records are: in memory as long as they are young, then in the index of names.
+
+use std::collections::HashMap;
+
+use onceward_core::key::Key;
+
+use super::super::failure::Failure;
+use super::super::rows::{self, bind_key, signed};
+use super::Writes;
+
+impl Writes<'_> {
+    /// Reads the names of the young records from their rows: at the first transaction, and after
+    /// another process has written.
+    pub(super) fn read_young(&mut self) -> Result<(), Failure> {
+        let mut names = HashMap::new();
+        let mut found = self.list_young_names.query([signed(self.meta.indexed)])?;
+        while let Some(row) = found.next()? {
+            // A damaged name is nobody's; whoever looks at its record by another way is told.
+            if let Ok(key) = rows::read_key(row, 1) {
+                names.insert(key, row.get(0)?);
+            }
+        }
+        drop(found);
+        self.shared.young.fill(self.meta.indexed, self.meta.stamp, names);
+        self.see_pages()
+    }
+
+    /// Lets names be gathered according to the size of the file.
+    pub(super) fn see_pages(&mut self) -> Result<(), Failure> {
+        let pages = self.count_pages.query_row([], |row| rows::number(row, 0))?;
+        self.shared.young.gather_for(pages);
+        Ok(())
+    }
+
+    /// Remembers where a new record is. Its name comes to the index later.
+    pub(super) fn add_name(&mut self, key: &Key, stamp: u64) {
+        let before = self.shared.young.insert(key, signed(stamp));
+        self.names.added.push((key.clone(), before));
+    }
+
+    /// Where a record is. The row of a young one may have been deleted.
+    pub(super) fn find(&mut self, key: &Key) -> Result<Option<i64>, Failure> {
+        match self.shared.young.get(key) {
+            Some(id) => Ok(Some(id)),
+            None => self.find_named(key),
+        }
+    }
+
+    fn find_named(&mut self, key: &Key) -> Result<Option<i64>, Failure> {
+        bind_key(&mut self.find_name, key)?;
+        let mut found = self.find_name.raw_query();
+        Ok(found.next()?.map(|row| row.get(0)).transpose()?)
+    }
+
+    /// Where a record is or was lately, for a write that names its rev or its fence.
+    pub(super) fn guess(&mut self, key: &Key) -> Result<Option<i64>, Failure> {
+        let place = self.shared.young.get(key).or_else(|| self.shared.places.get(key));
+        if place.is_some() {
+            return Ok(place);
+        }
+        let found = self.find_named(key)?;
+        self.shared.places.note(found.map(|id| (key, id)).into_iter());
+        Ok(found)
+    }
+}
