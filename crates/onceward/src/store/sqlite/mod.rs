@@ -25,7 +25,7 @@ pub use own::OwnSql;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -103,6 +103,8 @@ struct Shared {
     /// Whether the writer runs the caller's own SQL right now.
     own_sql: AtomicBool,
     sync: sync::Sync,
+    /// Calls that wait for the writer.
+    waiting: AtomicUsize,
     young: young::Young,
     places: places::Places,
 }
@@ -239,6 +241,7 @@ impl SqliteStore {
             closed: AtomicBool::new(false),
             own_sql: AtomicBool::new(false),
             sync: sync::Sync::default(),
+            waiting: AtomicUsize::new(0),
             young: young::Young::default(),
             places: places::Places::default(),
         };
@@ -320,6 +323,8 @@ impl SqliteStore {
         let what = "writing through a store that was opened read-only";
         let unsupported = StoreError::Unsupported { store: "sqlite", what };
         let writer = self.writer.as_ref().ok_or(unsupported)?;
+        // Counted before it can be counted out.
+        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         writer.send(writer::Message::Commit(call)).map_err(|_| self.closed())
     }
 

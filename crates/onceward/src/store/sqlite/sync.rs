@@ -10,6 +10,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use onceward_core::batch;
 use tokio::sync::oneshot;
@@ -19,6 +20,10 @@ use super::writer::Message;
 
 /// Brings the log to the disk: what was written before it began is there when it ends.
 pub(super) type Disk = dyn Fn() -> io::Result<()> + Send;
+
+/// Syncs that a transaction may take before it is committed to a disk with nothing to do. One would
+/// make more commits than their pages are worth; four let callers gather in one group again.
+const SYNCS: u32 = 2;
 
 type Reply<T> = (oneshot::Sender<Result<T, StoreError>>, Result<T, StoreError>);
 
@@ -39,6 +44,8 @@ pub(super) struct Sync {
     written: AtomicU64,
     /// The last commit that is on the disk.
     durable: AtomicU64,
+    /// How long the latest sync took, in nanoseconds; 0 if there was none.
+    took: AtomicU64,
     held: Mutex<Held>,
     filled: Condvar,
 }
@@ -102,6 +109,14 @@ impl Sync {
         busy
     }
 
+    /// Whether the disk has nothing to do although the transaction that began at `begun` has been
+    /// open for as long as [`SYNCS`] take.
+    pub(super) fn lacks_work(&self, begun: Instant) -> bool {
+        let took = self.took.load(Ordering::Relaxed);
+        let idle = self.durable.load(Ordering::Acquire) >= self.written.load(Ordering::Acquire);
+        took > 0 && idle && begun.elapsed() >= SYNCS * Duration::from_nanos(took)
+    }
+
     /// Why nothing can be committed any more, if so.
     pub(super) fn broken(&self) -> Option<String> {
         self.locked().broken.clone()
@@ -127,8 +142,13 @@ impl Sync {
             let mut broken = self.begins(written);
             // Not tried again: a disk that lost what it was given may say yes the next time.
             if broken.is_none() {
+                let begun = Instant::now();
                 match log() {
-                    Ok(()) => self.durable.store(written, Ordering::Release),
+                    Ok(()) => {
+                        let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                        self.took.store(took.max(1), Ordering::Relaxed);
+                        self.durable.store(written, Ordering::Release);
+                    }
                     Err(error) => broken = Some(error.to_string()),
                 }
                 self.locked().broken.clone_from(&broken);

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
+use std::time::Instant;
 
 use onceward_core::batch::{Answer, Batch};
 use rusqlite::{Connection, Statement};
@@ -22,7 +23,6 @@ use super::apply::Writes;
 use super::checkpoint::Log;
 use super::failure::Failure;
 use super::own::{self, OwnSql};
-use super::sync::Sync;
 use super::{Shared, open, sync};
 
 /// Most batches in one transaction: further groups wait for the next.
@@ -98,6 +98,7 @@ struct Inbox {
     messages: Receiver<Message>,
     /// Where whoever syncs the log tells that it begins.
     own: Sender<Message>,
+    shared: Arc<Shared>,
     stopped: bool,
 }
 
@@ -138,7 +139,7 @@ impl Writer {
         log: Arc<Log>,
         (own, messages): (Sender<Message>, Receiver<Message>),
     ) -> Self {
-        let inbox = Inbox { messages, own, stopped: false };
+        let inbox = Inbox { messages, own, shared: shared.clone(), stopped: false };
         Self { path, shared, log, inbox }
     }
 
@@ -147,24 +148,28 @@ impl Writer {
     pub(super) fn run(mut self, first: Connection) {
         self.remember(&first);
         let mut connection = Some(first);
-        while let Some(calls) = self.inbox.gather() {
+        while let Some(call) = self.inbox.next() {
             if let Some(why) = self.shared.sync.broken() {
-                fail_all(calls, &format!("the log could not be synced: {why}"));
+                not_applied(call, &format!("the log could not be synced: {why}"));
                 continue;
             }
             match connection.take().map_or_else(|| self.reopen(), Ok) {
                 Ok(opened) => {
-                    if self.serve(&opened, calls) {
+                    if self.serve(&opened, call) {
                         connection = Some(opened);
                     }
                 }
-                Err(error) => fail_all(calls, &error),
+                Err(error) => {
+                    let mut calls = vec![call];
+                    self.inbox.add_all(&mut calls);
+                    calls.into_iter().for_each(|call| not_applied(call, &error));
+                }
             }
         }
         // Calls that came after the word to stop.
         while let Ok(message) = self.inbox.messages.try_recv() {
             if let Message::Commit(call) = message {
-                fail_all(vec![call], &"the store is closed");
+                not_applied(call, &"the store is closed");
             }
         }
     }
@@ -187,22 +192,22 @@ impl Writer {
     }
 
     /// Applies calls on one connection until told to stop (true) or until it is in doubt (false).
-    fn serve(&mut self, connection: &Connection, first: Vec<Call>) -> bool {
+    fn serve(&mut self, connection: &Connection, first: Call) -> bool {
         let mut session = match Session::new(connection, self.shared.clone()) {
             Ok(session) => session,
             Err(error) => {
-                fail_all(first, &error);
+                not_applied(first, &error);
                 return false;
             }
         };
         let mut next = Some(first);
-        while let Some(calls) = next {
-            session.answer(calls, &mut self.inbox);
+        while let Some(call) = next {
+            session.answer(call, &mut self.inbox);
             let tended = self.log.tend(connection);
             if session.in_doubt || tended.is_err() || self.shared.sync.broken().is_some() {
                 return false;
             }
-            next = self.inbox.gather();
+            next = self.inbox.next();
         }
         self.inbox.stopped = true;
         true
@@ -210,55 +215,58 @@ impl Writer {
 }
 
 impl Inbox {
-    /// Waits for a call and takes whatever else waits, up to a transaction's worth.
-    fn gather(&mut self) -> Option<Vec<Call>> {
-        let mut calls = Vec::new();
-        while !self.stopped && calls.is_empty() {
+    /// Waits for a call. None when there is none to come.
+    fn next(&mut self) -> Option<Call> {
+        while !self.stopped {
             match self.messages.recv() {
-                Ok(Message::Commit(call)) => calls.push(call),
+                Ok(Message::Commit(call)) => return Some(self.take(call)),
                 Ok(Message::Syncing) => {}
                 Ok(Message::Stop) | Err(_) => self.stopped = true,
             }
         }
-        let mut batches = calls.first()?.len();
-        while !self.stopped && batches < GROUP_MAX {
-            match self.messages.try_recv() {
-                Ok(Message::Commit(call)) => {
-                    batches += call.len();
-                    calls.push(call);
-                }
-                Ok(Message::Syncing) => {}
-                Ok(Message::Stop) => self.stopped = true,
-                Err(_) => break,
+        None
+    }
+
+    /// Adds all calls that wait: what has just failed for one would fail for each of them, and
+    /// perhaps take as long.
+    fn add_all(&mut self, calls: &mut Vec<Call>) {
+        while let Ok(message) = self.messages.try_recv() {
+            match message {
+                Message::Commit(call) => calls.push(self.take(call)),
+                Message::Syncing => {}
+                Message::Stop => self.stopped = true,
             }
         }
-        Some(calls)
     }
 
     /// A further call for the open transaction: one that waits, or one that comes as long as the
     /// commit would only wait for another.
-    fn more(&mut self, sync: &Sync) -> Option<Call> {
+    fn more(&mut self) -> Option<Call> {
         while !self.stopped {
             let message = match self.messages.try_recv() {
-                Err(_) if !sync.is_busy(&self.own) => return None,
+                Err(_) if !self.shared.sync.is_busy(&self.own) => return None,
                 Err(_) => self.messages.recv().unwrap_or(Message::Stop),
                 Ok(message) => message,
             };
             match message {
-                Message::Commit(call) => return Some(call),
+                Message::Commit(call) => return Some(self.take(call)),
                 Message::Syncing => {}
                 Message::Stop => self.stopped = true,
             }
         }
         None
     }
+
+    /// Counts a call as one that waits no longer.
+    fn take(&self, call: Call) -> Call {
+        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        call
+    }
 }
 
-/// Tells calls that nothing was done, and why.
-fn fail_all(calls: Vec<Call>, why: &impl std::fmt::Display) {
-    for call in calls {
-        call.fail(StoreError::NotApplied(why.to_string()));
-    }
+/// Tells a call that nothing was done, and why.
+fn not_applied(call: Call, why: &impl std::fmt::Display) {
+    call.fail(StoreError::NotApplied(why.to_string()));
 }
 
 /// The writer on one connection.
@@ -294,8 +302,9 @@ impl<'c> Session<'c> {
         })
     }
 
-    /// Applies the groups of all calls in one transaction and answers each.
-    fn answer(&mut self, mut calls: Vec<Call>, inbox: &mut Inbox) {
+    /// Applies a call and those that wait with it in one transaction, and answers each.
+    fn answer(&mut self, first: Call, inbox: &mut Inbox) {
+        let mut calls = vec![first];
         let transacted = self.transact(|session| session.gather_and_apply(&mut calls, inbox));
         let alone = matches!(&calls[..], [call] if call.len() <= 1);
         let sync = &self.shared.sync;
@@ -316,6 +325,9 @@ impl<'c> Session<'c> {
                 }
             }
             Err(failed) => {
+                if matches!(failed, Failed::ToBegin(_)) {
+                    inbox.add_all(&mut calls);
+                }
                 let error = failed.into_store_error();
                 for call in calls {
                     call.fail(error.clone());
@@ -362,29 +374,31 @@ impl<'c> Session<'c> {
         }
     }
 
-    /// Applies what waits, and what comes while the disk is busy anyway.
+    /// Applies what waits, and what comes while the disk is busy anyway. A disk that has nothing to
+    /// do gets the first half of what there is, and the other half is applied while that is synced.
+    /// Otherwise all callers would end up in one group, and wait for the writer and for the disk in
+    /// turn.
     fn gather_and_apply(
         &mut self,
         calls: &mut Vec<Call>,
         inbox: &mut Inbox,
     ) -> Result<(Vec<Answer>, bool), Failure> {
         let (mut answers, mut any_written) = (Vec::new(), false);
-        let mut applied = 0;
-        loop {
-            for call in &calls[applied..] {
-                any_written |= match call {
-                    Call::Group { group, .. } => self.apply_all(group, &mut answers)?,
-                    Call::One { batch, .. } => {
-                        self.apply_all(std::slice::from_ref(batch), &mut answers)?
-                    }
-                    Call::Own { group, .. } => self.apply_all_own(group, &mut answers)?,
-                };
-            }
-            applied = calls.len();
-            if !any_written || answers.len() >= GROUP_MAX {
+        let begun = Instant::now();
+        while let Some(call) = calls.last() {
+            any_written |= match call {
+                Call::Group { group, .. } => self.apply_all(group, &mut answers)?,
+                Call::One { batch, .. } => {
+                    self.apply_all(std::slice::from_ref(batch), &mut answers)?
+                }
+                Call::Own { group, .. } => self.apply_all_own(group, &mut answers)?,
+            };
+            let half = answers.len() >= self.shared.waiting.load(Ordering::Relaxed);
+            let enough = answers.len() >= GROUP_MAX || half && self.shared.sync.lacks_work(begun);
+            if !any_written || enough {
                 break;
             }
-            let Some(call) = inbox.more(&self.shared.sync) else { break };
+            let Some(call) = inbox.more() else { break };
             calls.push(call);
         }
         Ok((answers, any_written))

@@ -15,8 +15,8 @@ use onceward_core::key::Key;
 /// Names that are gathered before they are brought to the index, at least. Twice as many may be
 /// outside it.
 const GATHERED: usize = 32_768;
-/// As many are gathered on a large file: the larger the index, the fewer of them share a page of it.
-/// A name takes some two hundred bytes of memory.
+/// As many are gathered on a large file: the larger the index, the fewer of them share a page of
+/// it. A name takes some two hundred bytes of memory.
 const GATHERED_MAX: usize = 4 * GATHERED;
 /// Pages of the file for each name that is gathered.
 const PAGES_A_NAME: u64 = 2;
@@ -172,7 +172,7 @@ impl Young {
         }
         drop(names);
         if let Some(gone) = gone {
-            // There are many: not dropped under the lock nor, where it can be helped, by the writer.
+            // There are many: not dropped under the lock nor, if it can be helped, by the writer.
             let thread = std::thread::Builder::new().name("onceward-sqlite-names".into());
             let _ = thread.spawn(move || drop(gone));
         }
