@@ -314,8 +314,8 @@ pub(crate) struct KeysResolve {
     /// What becomes of it: run again, it happened, or it never will.
     #[arg(long = "as", value_name = "WHAT", env = "ONCEWARD_AS")]
     pub(crate) what: ResolveAs,
-    /// With `--as done`: the outcome to replay, as text or from `@FILE`; JSON where a server holds the
-    /// store. Default: empty.
+    /// With `--as done`: the outcome to replay, as text or from `@FILE`; JSON where a server holds
+    /// the store. Default: empty.
     #[arg(long, value_name = "TEXT|@FILE", env = "ONCEWARD_OUTCOME")]
     pub(crate) outcome: Option<String>,
     /// With `--as dead`: why. Default: "resolved by hand".

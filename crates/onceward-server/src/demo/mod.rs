@@ -289,8 +289,8 @@ impl Servers {
         Ok(Self { services, admin, health, stop, tasks, control, upkeep })
     }
 
-    /// No new connections and claims; what runs comes to its end, the control API last. What is done
-    /// beside goes on.
+    /// No new connections and claims; what runs comes to its end, the control API last. What is
+    /// done beside goes on.
     async fn drain(self, doors: &[Arc<Door>]) -> Upkeep {
         self.health.drain();
         doors.iter().for_each(|door| door.drain().close());

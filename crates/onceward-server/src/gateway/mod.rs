@@ -89,8 +89,8 @@ impl Gateway {
     }
 
     /// Closes: no new connections and claims; what runs comes to its end, or is given up when the
-    /// time to drain is over or `hurry` resolves. The control API ends last: it tells that we drain,
-    /// and workers elsewhere finish what they hold.
+    /// time to drain is over or `hurry` resolves. The control API ends last: it tells that we
+    /// drain, and workers elsewhere finish what they hold.
     pub(crate) async fn drain(self, hurry: impl Future<Output = ()>) {
         self.drain.close();
         self.stop.send_replace(true);
