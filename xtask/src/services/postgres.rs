@@ -126,7 +126,9 @@ fn stop(known: &Remembered) -> Result<()> {
     let bin = installed().context("the programs of postgres are gone; stop it by hand")?;
     let user = unprivileged_user()?.map(|(name, ..)| name);
     let mut command = program(&bin, "pg_ctl", user, &known.dir);
-    command.args(["stop", "-w", "-m", "fast", "-D"]).arg(known.dir.join("data"));
+    // Its folder is removed next: syncing the tens of thousands of files that the tests' schemas
+    // leave in it took more than the minute that `pg_ctl` waits.
+    command.args(["stop", "-w", "-m", "immediate", "-D"]).arg(known.dir.join("data"));
     shell::capture(&mut command)?;
     process::wait_until_gone(known.pid)
 }
