@@ -95,20 +95,22 @@ impl Gateway {
         self.drain.close();
         self.stop.send_replace(true);
         let Self { drain, data, control: (end, control), .. } = self;
-        let mut ending = std::pin::pin!(async {
+        let ending = async {
             // A server that broke off has nothing left to wait for.
             let _ = data.await;
             drain.finished().await;
-            let _ = end.send(());
-            let _ = control.await;
-        });
-        tokio::select! {
-            () = &mut ending => return,
-            () = tokio::time::sleep(self.drain_for) => {}
-            () = hurry => {}
+        };
+        let in_time = tokio::select! {
+            () = ending => true,
+            () = tokio::time::sleep(self.drain_for) => false,
+            () = hurry => false,
+        };
+        if !in_time {
+            drain.cut();
+            let _ = tokio::time::timeout(CUT_FOR, drain.finished()).await;
         }
-        drain.cut();
-        let _ = tokio::time::timeout(CUT_FOR, drain.finished()).await;
+        let _ = end.send(());
+        let _ = tokio::time::timeout(CUT_FOR, control).await;
     }
 }
 
