@@ -23,6 +23,7 @@ use onceward::store::postgres::{PostgresOptions, PostgresStore, Weakness};
 use onceward::store::{AuditFilter, Durability, Items, List, Store, StoreError};
 use support::*;
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 fn key_of(tenant: &str, id: &str) -> Key {
     Key::new(Kind::Request, tenant, "scope", id).unwrap()
@@ -421,6 +422,16 @@ async fn i11_the_apps_row_and_the_completion_commit_together_or_neither() {
     };
     app.batch_execute(&both("ROLLBACK")).await.unwrap();
     assert_eq!(find(&store, &key).await.unwrap().stored.record.state, State::Running);
+    assert_eq!(place.count("SELECT count(*) FROM business").await, 0);
+    // No answer is none: the app's row is not kept either.
+    for none in ["204, NULL::jsonb", "204, NULL::text", "204, NULL::bytea", "NULL::jsonb"] {
+        let refused = format!(
+            "BEGIN; INSERT INTO business VALUES ('row'); SELECT complete('{permit}', {none}); COMMIT"
+        );
+        let refused = app.batch_execute(&refused).await.unwrap_err();
+        assert_eq!(refused.code(), Some(&SqlState::NULL_VALUE_NOT_ALLOWED), "{none}");
+        app.batch_execute("ROLLBACK").await.unwrap();
+    }
     assert_eq!(place.count("SELECT count(*) FROM business").await, 0);
 
     app.batch_execute(&both("COMMIT")).await.unwrap();

@@ -178,6 +178,10 @@ DECLARE
     by_token bytea := uuid_send(gen_random_uuid());
     lock bigint;
 BEGIN
+    IF new_state = 2 AND outcome_bytes IS NULL THEN
+        RAISE EXCEPTION 'an answer must not be NULL'
+            USING ERRCODE = 'null_value_not_allowed', HINT = 'Give an empty body instead.';
+    END IF;
     p := permit_parts(permit);
     lock := lock_of(current_schema(), 'record', p.tenant, p.kind_name, p.name);
     PERFORM pg_advisory_xact_lock(lock);
