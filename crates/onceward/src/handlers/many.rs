@@ -15,7 +15,7 @@ use super::handler::{Handled, Handler, answered};
 #[cfg(feature = "sqlite")]
 use super::handler::{ran_own, with_event};
 use super::seen::SeenEvent;
-use super::work::{Way, WorkedMany};
+use super::work::Way;
 use super::{HandlerError, work};
 use crate::engine::{EngineError, OnceVerdict};
 use crate::events::Event;
@@ -107,7 +107,7 @@ impl Handler {
         reach(Point::BeforeEffect);
         let seen = open.iter().map(|case| case.event.clone());
         let seen = seen.map(|event| SeenEvent { engine: engine.clone(), event }).collect();
-        let Some(worked) = ends_of(work(seen), open.len()).await else { return };
+        let Some(worked) = ends_of(async { work(seen).await }, open.len()).await else { return };
         reach(Point::AfterEffect);
         reach(Point::BeforeDone);
         let mut requests = Vec::with_capacity(open.len());
@@ -172,7 +172,10 @@ impl Handler {
 
 /// The ends of work that was done together. None when it panicked or left one out: nobody can tell
 /// whose fault that was, so each is tried alone.
-async fn ends_of(work: WorkedMany, count: usize) -> Option<Vec<Result<Done, HandlerError>>> {
+async fn ends_of(
+    work: impl Future<Output = Vec<Result<Done, HandlerError>>>,
+    count: usize,
+) -> Option<Vec<Result<Done, HandlerError>>> {
     let worked = AssertUnwindSafe(work).catch_unwind().await.ok()?;
     (worked.len() == count).then_some(worked)
 }

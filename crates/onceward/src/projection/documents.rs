@@ -87,7 +87,9 @@ impl View for Documents {
             async move {
                 let before = match see(&engine, &space, &seen).await {
                     Ok(before) => before,
-                    Err(error) => return vec![Err(error); seen.len()],
+                    // One document that can't be read keeps no other from it: each is tried alone.
+                    Err(_) if seen.len() > 1 => return Vec::new(),
+                    Err(error) => return vec![Err(error)],
                 };
                 let each = seen.iter().zip(before);
                 each.map(|(seen, before)| apply(seen.event(), before, &*fold)).collect()

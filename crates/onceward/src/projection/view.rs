@@ -123,7 +123,9 @@ pub fn versioned_work<V: Versioned>(view: Arc<V>, generation: u64, fold: Arc<dyn
             let ids: Vec<_> = names.iter().map(|(t, id)| (t.as_str(), id.as_str())).collect();
             let before = match view.read(generation, &ids).await {
                 Ok(before) => before,
-                Err(error) => return vec![Err(error.into()); seen.len()],
+                // One document that can't be read keeps no other from it: each is tried alone.
+                Err(_) if seen.len() > 1 => return Vec::new(),
+                Err(error) => return vec![Err(error.into())],
             };
             let each = seen.iter().zip(before);
             let made: Vec<_> = each

@@ -1,15 +1,17 @@
 //! Events of many aggregates handled together: what goes wrong with one is nobody else's trouble,
 //! and each aggregate keeps its order.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use onceward::core::retry::Backoff;
 use onceward::engine::Engine;
 use onceward::events::Event;
-use onceward::handlers::{Consumer, ConsumerOptions, HandlerError, HandlerOptions};
+use onceward::handlers::{Consumer, ConsumerOptions, HandlerError, HandlerOptions, Work};
 use onceward::projection::{
-    Documents, Folded, PostgresIndex, Projection, RedisView, SqliteIndex, View,
+    Documents, Entry, Fold, Folded, PostgresIndex, Projection, RedisView, SqliteIndex, Versioned,
+    View, ViewError, ViewFuture, versioned_work,
 };
 use onceward::relay::Log;
 use onceward::store::sqlite::{SqliteOptions, SqliteStore};
@@ -105,4 +107,91 @@ async fn c08_c10_poison_among_many_in_redis_fails_alone() {
     let world = World::open(On::Sqlite).await;
     let view = RedisView::new(&shared_url(), name()).unwrap();
     poison_fails_alone(&world, Arc::new(view)).await;
+}
+
+/// Documents in memory; one of them is damaged and can't be read, nor can any that is read with it.
+#[derive(Clone, Default)]
+struct OneDamaged(Arc<Mutex<HashMap<String, Entry>>>);
+
+const DAMAGED: &str = "x5";
+
+impl Versioned for OneDamaged {
+    fn read<'a>(
+        &'a self,
+        _: u64,
+        ids: &'a [(&'a str, &'a str)],
+    ) -> ViewFuture<'a, Vec<Option<Entry>>> {
+        Box::pin(async move {
+            if ids.iter().any(|(_, id)| *id == DAMAGED) {
+                return Err(ViewError::Broken("not what was written".into()));
+            }
+            let all = self.0.lock().unwrap();
+            Ok(ids.iter().map(|(_, id)| all.get(*id).cloned()).collect())
+        })
+    }
+
+    fn write<'a>(&'a self, _: u64, entries: &'a [Entry]) -> ViewFuture<'a, ()> {
+        Box::pin(async move {
+            let mut all = self.0.lock().unwrap();
+            all.extend(entries.iter().map(|entry| (entry.id.clone(), entry.clone())));
+            Ok(())
+        })
+    }
+}
+
+impl View for OneDamaged {
+    fn prepare(&self, _: u64) -> ViewFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn work(&self, generation: u64, fold: Arc<dyn Fold>) -> Work {
+        versioned_work(Arc::new(self.clone()), generation, fold)
+    }
+
+    fn get<'a>(&'a self, _: u64, _: &'a str, id: &'a str) -> ViewFuture<'a, Option<Entry>> {
+        Box::pin(async move { Ok(self.0.lock().unwrap().get(id).cloned()) })
+    }
+
+    fn ids<'a>(
+        &'a self,
+        _: u64,
+        _: &'a str,
+        _: Option<String>,
+    ) -> ViewFuture<'a, (Vec<String>, Option<String>)> {
+        Box::pin(async move { Ok((self.0.lock().unwrap().keys().cloned().collect(), None)) })
+    }
+
+    fn clear<'a>(&'a self, _: u64, _: &'a [String]) -> ViewFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+#[tokio::test]
+async fn i15_a_document_that_can_not_be_read_keeps_no_other_from_its_events() {
+    let world = World::open(On::Memory).await;
+    let view = OneDamaged::default();
+    let fold = |event: &Event, before: Option<&[u8]>| {
+        let before = String::from_utf8_lossy(before.unwrap_or_default());
+        Ok(Folded::Put(format!("{before} {}", event.sequence_number).into()))
+    };
+    let options = HandlerOptions::default();
+    let projection =
+        Projection::new(world.engine.clone(), "numbers", Arc::new(view.clone()), fold, options);
+    let names: Vec<_> = (0..AGGREGATES).map(|at| format!("x{at}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    world.append_all(&names, EVENTS).await;
+    let relay = world.relay();
+    let head = world.events.head().await.unwrap();
+    let handler = projection.handler(1).await.unwrap();
+    let options = ConsumerOptions { until: Some(head), ..quick() };
+    let mut consumer = Consumer::start(handler, world.log.clone(), options).unwrap();
+    consumer.ended().await.unwrap();
+    relay.drain().await.unwrap();
+    let counts = consumer.counts();
+    assert_eq!((counts.done, counts.dead), ((AGGREGATES - 1) * EVENTS, EVENTS), "{counts:?}");
+    let all = view.0.lock().unwrap();
+    assert_eq!(all.len() as u64, AGGREGATES - 1);
+    for entry in all.values() {
+        assert_eq!(entry.body.as_deref(), Some(&b" 1 2 3"[..]), "{}", entry.id);
+    }
 }
