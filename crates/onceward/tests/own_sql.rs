@@ -239,6 +239,8 @@ async fn the_transaction_and_the_stores_tables_are_out_of_reach() {
         "ROLLBACK",
         "END",
         "BEGIN",
+        "ROLLBACK TO Own_Sql",
+        "RELEASE own_sql",
         "ATTACH ':memory:' AS other",
         "PRAGMA synchronous = OFF",
         "DELETE FROM records",

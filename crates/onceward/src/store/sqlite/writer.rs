@@ -361,6 +361,11 @@ impl<'c> Session<'c> {
                     applied += 1;
                     answers.append(&mut answer);
                 }
+                // Of a call that is partly committed nobody may say that nothing was done; sent
+                // again, what was done is recognised.
+                Err(failed @ Failed::AtCommit(_)) if applied > 0 => {
+                    return Err(StoreError::Unknown(failed.into_store_error().to_string()));
+                }
                 Err(failed @ Failed::AtCommit(_)) => return Err(failed.into_store_error()),
                 Err(failed) => {
                     first_error.get_or_insert(failed.into_store_error());
