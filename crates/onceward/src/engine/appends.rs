@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use onceward_core::Bytes;
 use onceward_core::batch::{Batch, Write};
@@ -35,6 +36,8 @@ pub(crate) struct Waiting {
 
 /// Aggregates whose number is remembered; then all are forgotten.
 const REACHED_MAX: usize = 65_536;
+/// How long an append that names its number lets others of its aggregate go first.
+const TURN_WITHIN: Duration = Duration::from_millis(50);
 
 /// The numbers that aggregates have reached, as far as this process knows: each is there or passed.
 /// Without, writers who race for one aggregate would each need a commit to hear that they lost.
@@ -69,7 +72,13 @@ impl Engine {
         append.validate()?;
         let aggregate = &append.aggregate;
         let mut drive = Drive::default();
-        let mut turn = Some(self.0.turns.wait(std::iter::once(aggregate)).await);
+        let turn = self.0.turns.wait(std::iter::once(aggregate));
+        // Who names its number needs no turn, only saves a commit by it: a store that is silent
+        // keeps nobody waiting behind others.
+        let mut turn = match append.expected {
+            Some(_) => tokio::time::timeout(TURN_WITHIN, turn).await.ok(),
+            None => Some(turn.await),
+        };
         match (append.expected, self.0.reached.get(aggregate)) {
             (Some(expected), Some(at)) if at > expected => {
                 // No aggregate comes back to a number: all that is left to find out is whether

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use onceward_core::key::Key;
 
@@ -57,6 +58,9 @@ impl Drop for Reach<'_> {
     }
 }
 
+/// How long a take counts as one that is at the head. A slow one hides nothing there for longer.
+const LEAD_FOR: Duration = Duration::from_millis(50);
+
 /// How far the takes under way have looked, per queue. One of them begins at the head, whatever the
 /// others do, so that nothing there waits for long.
 #[derive(Debug, Default)]
@@ -65,8 +69,8 @@ pub(super) struct Ahead(Mutex<HashMap<String, Front>>);
 #[derive(Debug, Default)]
 struct Front {
     takes: usize,
-    /// Whether one of them has begun at the head.
-    is_led: bool,
+    /// When the last one began at the head, while it is under way.
+    led_since: Option<Instant>,
     /// Where the last page of any of them has ended.
     after: Option<Cursor>,
 }
@@ -75,19 +79,24 @@ struct Front {
 pub(super) struct Looking<'a> {
     ahead: &'a Ahead,
     queue: &'a str,
-    leads: bool,
+    leads_since: Option<Instant>,
 }
 
 impl Ahead {
     /// Begins to look: behind what others have seen, if one of them is at the head.
     pub(super) fn begin<'a>(&'a self, queue: &'a str) -> (Looking<'a>, Option<Cursor>) {
+        self.begin_at(queue, Instant::now())
+    }
+
+    fn begin_at<'a>(&'a self, queue: &'a str, now: Instant) -> (Looking<'a>, Option<Cursor>) {
         let mut all = self.locked();
         let front = all.entry(queue.to_string()).or_default();
-        let leads = !front.is_led;
-        front.is_led = true;
+        let leads = front.led_since.is_none_or(|since| now.duration_since(since) >= LEAD_FOR);
+        let leads_since = leads.then_some(now);
+        front.led_since = leads_since.or(front.led_since);
         front.takes += 1;
         let after = front.after.clone().filter(|_| !leads);
-        (Looking { ahead: self, queue, leads }, after)
+        (Looking { ahead: self, queue, leads_since }, after)
     }
 
     fn locked(&self) -> MutexGuard<'_, HashMap<String, Front>> {
@@ -109,7 +118,9 @@ impl Drop for Looking<'_> {
         let mut all = self.ahead.locked();
         if let Some(front) = all.get_mut(self.queue) {
             front.takes -= 1;
-            front.is_led &= !self.leads;
+            if self.leads_since.is_some() && front.led_since == self.leads_since {
+                front.led_since = None;
+            }
             if front.takes == 0 {
                 all.remove(self.queue);
             }
@@ -134,6 +145,20 @@ mod tests {
         assert!(other.seize(&key("1"), || true));
         drop(other);
         assert!(hands.locked().is_empty());
+    }
+
+    #[test]
+    fn a_look_that_takes_long_hides_nothing_at_the_head() {
+        let ahead = Ahead::default();
+        let (slow, _) = ahead.begin("q");
+        slow.saw(Some(&Cursor("5".into())));
+        assert_eq!(ahead.begin("q").1, Some(Cursor("5".into())));
+        let (two, after) = ahead.begin_at("q", Instant::now() + LEAD_FOR);
+        assert_eq!(after, None);
+        drop(slow);
+        assert_eq!(ahead.begin("q").1, Some(Cursor("5".into())), "the second is at the head");
+        drop(two);
+        assert!(ahead.locked().is_empty());
     }
 
     #[test]
