@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use futures_util::future::join_all;
 use onceward_core::batch::{Answer, Batch};
 use onceward_core::decide::{self, Claim, Completion, Facts, Look, Once, Step, Verdict};
 use onceward_core::drive::MAX_ROUNDS;
@@ -92,19 +93,24 @@ impl Engine {
         }
         let answers = self.commit_own(&ready).await;
         let mut answers = answers.map(Vec::into_iter);
-        let mut ends = Vec::with_capacity(owns.len());
-        for (own, tried) in owns {
-            ends.push(match (tried, &mut answers) {
-                (Err(limit), _) => Err(EngineError::from(limit).into()),
-                (Ok(false), _) => self.run_own(&own, facts.clone()).await,
-                (Ok(true), Ok(answers)) => match answers.next() {
-                    Some(answer) => self.go_on_own(&own, answer).await,
-                    None => Err(StoreError::Unknown("the store left out an answer".into()).into()),
-                },
-                (Ok(true), Err(error)) => Err(error.clone().into()),
-            });
-        }
-        ends
+        let left_out = || StoreError::Unknown("the store left out an answer".into()).into();
+        let ends = owns.into_iter().map(|(own, tried)| {
+            let answer = match (&tried, &mut answers) {
+                (Ok(true), Ok(answers)) => Some(answers.next().ok_or_else(left_out)),
+                (Ok(true), Err(error)) => Some(Err(error.clone())),
+                _ => None,
+            };
+            let facts = facts.clone();
+            async move {
+                match (tried, answer) {
+                    (Err(limit), _) => Err(EngineError::from(limit).into()),
+                    (Ok(_), Some(answer)) => self.go_on_own(&own, answer?).await,
+                    (Ok(_), None) => self.run_own(&own, facts).await,
+                }
+            }
+        });
+        // Side by side: what is left to be done shares its commits.
+        join_all(ends).await
     }
 
     /// What the answer to the first try comes to; whatever it did not settle goes on alone.
