@@ -426,7 +426,8 @@ async fn i11_the_apps_row_and_the_completion_commit_together_or_neither() {
     // No answer is none: the app's row is not kept either.
     for none in ["204, NULL::jsonb", "204, NULL::text", "204, NULL::bytea", "NULL::jsonb"] {
         let refused = format!(
-            "BEGIN; INSERT INTO business VALUES ('row'); SELECT complete('{permit}', {none}); COMMIT"
+            "BEGIN; INSERT INTO business VALUES ('row'); \
+             SELECT complete('{permit}', {none}); COMMIT"
         );
         let refused = app.batch_execute(&refused).await.unwrap_err();
         assert_eq!(refused.code(), Some(&SqlState::NULL_VALUE_NOT_ALLOWED), "{none}");

@@ -54,9 +54,10 @@ impl Work {
     }
 
     /// [`Work::in_store`] for events of many aggregates at once: what is handed back are their
-    /// ends, in their order; with none at all each comes again alone. One that fails, fails alone; each has its own commit in the registry,
-    /// and those commits share transactions. For work that is cheaper together, such as reads and
-    /// writes of many documents; none of it should wait for long, because all wait for all.
+    /// ends, in their order; with none at all each comes again alone. One that fails, fails alone;
+    /// each has its own commit in the registry, and those commits share transactions. For work that
+    /// is cheaper together, such as reads and writes of many documents; none of it should wait for
+    /// long, because all wait for all.
     pub fn in_store_many<F, R>(work: F) -> Self
     where
         F: Fn(Vec<SeenEvent>) -> R + Send + Sync + 'static,
