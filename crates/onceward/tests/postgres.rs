@@ -469,6 +469,7 @@ async fn changed_bytes_are_refused_as_corrupt() {
         "UPDATE outcomes SET bytes = set_byte(bytes, 0, get_byte(bytes, 0) # 1)",
         "DELETE FROM outcomes",
         "UPDATE payloads SET bytes = set_byte(bytes, 0, get_byte(bytes, 0) # 1)",
+        "DELETE FROM payloads",
         "UPDATE marks SET value = set_byte(value, 0, get_byte(value, 0) # 1)",
         "UPDATE marks SET position = 6",
         "UPDATE marks SET value = NULL",

@@ -43,8 +43,13 @@ pub(super) async fn load(
         match rows::place_column(row)? {
             0 => now = Some(rows::now(row)?),
             place @ 1.. => {
-                let read = rows::read_stored(row);
-                let read = read.map(|(stored, payload)| Some(Found { stored, payload }));
+                let asked = usize::try_from(place - 1).ok().and_then(|at| payloads.get(at));
+                let read = rows::read_stored(row).and_then(|(stored, payload)| {
+                    if asked == Some(&true) && stored.record.has_payload && payload.is_none() {
+                        return Err(StoreError::Corrupt("a record's payload is gone".into()));
+                    }
+                    Ok(Some(Found { stored, payload }))
+                });
                 fill(&mut found, place, read);
             }
             place => fill(&mut marked, -place, rows::read_mark(row).map(|(_, mark)| Some(mark))),
