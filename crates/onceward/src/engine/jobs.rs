@@ -446,11 +446,8 @@ impl Engine {
             Ok(())
         });
         // Whoever is granted a job is its only writer: its payload is read meanwhile.
-        let (granted, payloads) = tokio::join!(join_all(takes), self.payloads(&keys, at_hand));
-        let (payloads, unread) = match payloads {
-            Ok(payloads) => (payloads, Ok(())),
-            Err(error) => (Vec::new(), Err(error)),
-        };
+        let payloads = self.payloads(&keys, at_hand);
+        let (granted, (payloads, unread)) = tokio::join!(join_all(takes), payloads);
         let missing = unheard.fill(first, payloads);
         if !missing.is_empty() {
             // Nothing was done under these; one that can't be released comes back with its lease.
@@ -461,16 +458,23 @@ impl Engine {
     }
 
     /// The payloads of jobs, each with its fingerprint; none for a job that is not there. What is
-    /// not at hand is looked up.
-    async fn payloads(&self, keys: &[Key], mut at_hand: AtHand) -> Result<Payloads, EngineError> {
+    /// not at hand is looked up; when that fails, what is at hand is there all the same.
+    async fn payloads(
+        &self,
+        keys: &[Key],
+        mut at_hand: AtHand,
+    ) -> (Payloads, Result<(), EngineError>) {
         let mut payloads: Payloads = keys.iter().map(|key| at_hand.remove(key)).collect();
         let missing: Vec<usize> =
             (0..keys.len()).filter(|index| payloads[*index].is_none()).collect();
         if missing.is_empty() {
-            return Ok(payloads);
+            return (payloads, Ok(()));
         }
         let read = |index: &usize| Read::Record { key: keys[*index].clone(), payload: true };
-        let loaded = self.0.store.load(missing.iter().map(read).collect()).await?;
+        let loaded = match self.0.store.load(missing.iter().map(read).collect()).await {
+            Ok(loaded) => loaded,
+            Err(error) => return (payloads, Err(error.into())),
+        };
         for (index, fact) in missing.into_iter().zip(loaded.facts) {
             payloads[index] = match fact {
                 Fact::Record(Some(Found { stored, payload })) => {
@@ -479,7 +483,7 @@ impl Engine {
                 Fact::Record(None) | Fact::Mark(_) => None,
             };
         }
-        Ok(payloads)
+        (payloads, Ok(()))
     }
 
     /// Takes a job. Says whether an earlier attempt at it was granted.
