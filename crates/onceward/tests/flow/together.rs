@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use onceward::core::retry::Backoff;
 use onceward::engine::Engine;
 use onceward::events::Event;
-use onceward::handlers::{Consumer, ConsumerOptions, HandlerError, HandlerOptions, Work};
+use onceward::handlers::{Consumer, ConsumerOptions, Counts, HandlerError, HandlerOptions, Work};
 use onceward::projection::{
     Documents, Entry, Fold, Folded, PostgresIndex, Projection, RedisView, SqliteIndex, Versioned,
     View, ViewError, ViewFuture, versioned_work,
@@ -42,14 +42,14 @@ fn numbers(event: &Event, before: Option<&[u8]>) -> Result<Folded, HandlerError>
     Ok(Folded::Put(format!("{before} {}", event.sequence_number).into()))
 }
 
-async fn poison_fails_alone(world: &World, view: Arc<dyn View>) {
-    let backoff = Backoff { first_ms: 0, max_ms: 0, ..HandlerOptions::default().backoff };
-    let options = HandlerOptions { max_attempts: 2, backoff, ..HandlerOptions::default() };
-    let projection =
-        Projection::new(world.engine.clone(), "numbers", view.clone(), numbers, options);
-    let names: Vec<_> = (0..AGGREGATES).map(|at| format!("x{at}")).collect();
-    let names: Vec<_> = names.iter().map(String::as_str).collect();
-    world.append_all(&names, EVENTS).await;
+fn names() -> Vec<String> {
+    (0..AGGREGATES).map(|at| format!("x{at}")).collect()
+}
+
+/// Appends the events of all and applies them to the first generation.
+async fn project_all(world: &World, projection: &Projection) -> Counts {
+    let names = names();
+    world.append_all(&names.iter().map(String::as_str).collect::<Vec<_>>(), EVENTS).await;
     let relay = world.relay();
     let head = world.events.head().await.unwrap();
     let handler = projection.handler(1).await.unwrap();
@@ -57,11 +57,19 @@ async fn poison_fails_alone(world: &World, view: Arc<dyn View>) {
     let mut consumer = Consumer::start(handler, world.log.clone(), options).unwrap();
     consumer.ended().await.unwrap();
     relay.drain().await.unwrap();
-    let counts = consumer.counts();
+    consumer.counts()
+}
+
+async fn poison_fails_alone(world: &World, view: Arc<dyn View>) {
+    let backoff = Backoff { first_ms: 0, max_ms: 0, ..HandlerOptions::default().backoff };
+    let options = HandlerOptions { max_attempts: 2, backoff, ..HandlerOptions::default() };
+    let projection =
+        Projection::new(world.engine.clone(), "numbers", view.clone(), numbers, options);
+    let counts = project_all(world, &projection).await;
     assert_eq!((counts.done, counts.dead), (AGGREGATES * EVENTS - 2, 2), "{counts:?}");
-    for name in names {
-        let entry = view.get(1, "acme", name).await.unwrap().unwrap();
-        let wanted = if matches!(name, "x7" | "x9") { " 1 3" } else { " 1 2 3" };
+    for name in names() {
+        let entry = view.get(1, "acme", &name).await.unwrap().unwrap();
+        let wanted = if matches!(&*name, "x7" | "x9") { " 1 3" } else { " 1 2 3" };
         let body = String::from_utf8(entry.body.unwrap().to_vec()).unwrap();
         assert_eq!((entry.version, body.as_str()), (EVENTS, wanted), "{name}");
     }
@@ -177,17 +185,7 @@ async fn i15_a_document_that_can_not_be_read_keeps_no_other_from_its_events() {
     let options = HandlerOptions::default();
     let projection =
         Projection::new(world.engine.clone(), "numbers", Arc::new(view.clone()), fold, options);
-    let names: Vec<_> = (0..AGGREGATES).map(|at| format!("x{at}")).collect();
-    let names: Vec<_> = names.iter().map(String::as_str).collect();
-    world.append_all(&names, EVENTS).await;
-    let relay = world.relay();
-    let head = world.events.head().await.unwrap();
-    let handler = projection.handler(1).await.unwrap();
-    let options = ConsumerOptions { until: Some(head), ..quick() };
-    let mut consumer = Consumer::start(handler, world.log.clone(), options).unwrap();
-    consumer.ended().await.unwrap();
-    relay.drain().await.unwrap();
-    let counts = consumer.counts();
+    let counts = project_all(&world, &projection).await;
     assert_eq!((counts.done, counts.dead), ((AGGREGATES - 1) * EVENTS, EVENTS), "{counts:?}");
     let all = view.0.lock().unwrap();
     assert_eq!(all.len() as u64, AGGREGATES - 1);
