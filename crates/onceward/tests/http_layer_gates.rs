@@ -371,8 +371,14 @@ async fn answers_that_would_take_too_much_memory_together_are_not_begun_or_not_s
     assert_eq!((replay.status, replay.body.len()), (200, LARGE));
     drop(replay);
     assert_eq!(place.post("/payments", "new", "{}").await.status, 201);
-    // Room for some: what has run is passed on whole, and never runs again.
+    // Who takes long leaves room for others.
     let (place, _held) = with_an_answer_held(on, 100_000).await;
+    let shed = place.post("/payments", "new", "{}").await;
+    assert_eq!(shed.refused(), (503, "overload.shed".into()), "it has its half");
+    let others = place.send(request("bob", "/payments", Some("new"), "{}")).await;
+    assert_eq!(others.status, 201);
+    // Room for some: what has run is passed on whole, and never runs again.
+    let (place, _held) = with_an_answer_held(on, 160_000).await;
     let unstored = place.post("/large", "new", "{}").await;
     assert_eq!((unstored.status, unstored.body.len()), (200, LARGE));
     assert_eq!(unstored.header("idempotency-stored"), Some("false"));

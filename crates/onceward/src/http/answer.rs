@@ -8,6 +8,7 @@ use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, response};
 
+use super::admit::Admitted;
 use super::body::Body;
 use super::door::{Door, replayed};
 use super::identity::Caller;
@@ -31,8 +32,9 @@ pub(super) fn said_again(
     stored: StoredResponse,
     door: &Door,
     policy: &Policy,
+    admitted: &Admitted,
 ) -> Result<Response<Body>, Refusal> {
-    let mut response = replayed(stored, door)?;
+    let mut response = replayed(stored, door, admitted.claim.key.tenant_column())?;
     policy.dialect.speaker().mark_replay(response.headers_mut());
     response.extensions_mut().insert(Again);
     Ok(response.map(Body::from))

@@ -236,7 +236,7 @@ mod tests {
     /// Buffers pieces that are there already, of a length that is known or not.
     fn buffered(pieces: &[usize], known: bool, most: u64, room: u64) -> (Buffered<()>, u64) {
         let room = Room::new(room);
-        let mut share = Share::of(&room);
+        let mut share = Share::of(&room, "acme");
         let whole = Bytes::from_iter((0..pieces.iter().sum::<usize>()).map(|at| at as u8));
         let mut rest = whole.clone();
         let frames: Vec<_> =

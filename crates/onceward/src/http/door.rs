@@ -432,14 +432,18 @@ pub(super) fn decode(outcome: &[u8]) -> Result<StoredResponse, Refusal> {
 }
 
 /// A replayed response, as far as it is the same in every dialect.
-pub(super) fn replayed(stored: StoredResponse, door: &Door) -> Result<Response<Bytes>, Refusal> {
+pub(super) fn replayed(
+    stored: StoredResponse,
+    door: &Door,
+    tenant: &str,
+) -> Result<Response<Bytes>, Refusal> {
     let Some(body) = stored.body else {
         let detail = "the request was done; its response was not stored, because it was too large, \
                       was streamed, or is not known";
         return Err(Refusal::new(Code::ResponseNotStored, detail));
     };
     // It stays in memory for as long as the client takes to read it.
-    let mut share = door.gates.answer_share();
+    let mut share = door.gates.answer_share(tenant);
     if !share.grow(body.len() as u64) {
         return Err(no_room());
     }

@@ -25,9 +25,11 @@ pub struct DoorLimits {
     pub in_flight_max: usize,
     /// The same of one tenant. Default: 10,000.
     pub tenant_in_flight_max: usize,
-    /// Bytes of protected requests that are held in memory, all together. Default: 256 MiB.
+    /// Bytes of protected requests that are held in memory, all together; a tenant has at most half
+    /// of that beside its first. Default: 256 MiB.
     pub body_bytes_max: u64,
-    /// Bytes of answers to them that are held in memory, all together. Default: 256 MiB.
+    /// Bytes of answers to them that are held in memory, all together; a tenant has at most half of
+    /// that beside its first. Default: 256 MiB.
     pub answer_bytes_max: u64,
     /// How long a request waits for the store, beside its route's `wait`. Default: 3 s.
     pub store_within_ms: u64,
@@ -90,13 +92,13 @@ impl Gates {
     }
 
     /// A share of the room for requests' bodies, with nothing in it yet.
-    pub(super) fn body_share(&self) -> Share {
-        Share::of(&self.bodies)
+    pub(super) fn body_share(&self, tenant: &str) -> Share {
+        Share::of(&self.bodies, tenant)
     }
 
     /// A share of the room for answers, with nothing in it yet.
-    pub(super) fn answer_share(&self) -> Share {
-        Share::of(&self.answers)
+    pub(super) fn answer_share(&self, tenant: &str) -> Share {
+        Share::of(&self.answers, tenant)
     }
 
     /// With a limit over all routes together.
@@ -141,7 +143,7 @@ impl Gates {
         let breaker = self.gate(route).breaker.as_ref();
         breaker.is_some_and(|breaker| !lock(breaker).is_closed())
             || self.in_flight.available_permits() == 0
-            || self.answers.is_full()
+            || self.answers.is_full(tenant)
             || self.crowd.is_full(tenant)
     }
 
@@ -156,7 +158,7 @@ impl Gates {
         let slot = self.in_flight.clone().try_acquire_owned().map_err(|_| {
             Refusal::new(Code::Shed, "too many requests at once; retry with the same key")
         })?;
-        if self.answers.is_full() {
+        if self.answers.is_full(tenant) {
             // Its answer could not be kept: better not to begin.
             return Err(no_room());
         }

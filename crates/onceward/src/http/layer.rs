@@ -221,7 +221,7 @@ where
     let caller = door.identify(&mut head).ok_or_else(|| {
         Refusal::new(Code::AuthRequired, "a claim needs to know who makes it: send credentials")
     })?;
-    let body = whole_body(&head, body, policy, door.gates.body_share()).await?;
+    let body = whole_body(&head, body, policy, door.gates.body_share(&caller.tenant)).await?;
     served.tenant = Some(caller.tenant.clone());
     let key = key?;
     if let (Brought::Key(key), false) = (&key, unkeyed) {
@@ -242,7 +242,7 @@ where
         Looked::Hit(outcome, original) => {
             let stored = decode(&outcome)?;
             door.note(Noted::Replay, original, &admitted).await?;
-            said_again(stored, &door, policy)?
+            said_again(stored, &door, policy, &admitted)?
         }
         Looked::Miss(sight) => {
             admitted.sight = sight;
@@ -372,7 +372,7 @@ impl Settling<'_> {
         let Self { door, policy, route, admitted, judged } = *self;
         let pass = match door.enter(admitted, policy, route).await? {
             Ok(pass) => pass,
-            Err(stored) => return said_again(stored, door, policy),
+            Err(stored) => return said_again(stored, door, policy, admitted),
         };
         // The lease began no earlier than we asked for it.
         let asked = Instant::now();
@@ -381,7 +381,8 @@ impl Settling<'_> {
         let (permit, was_expired) = match claimed? {
             Verdict::Run { permit, was_expired } => (permit, was_expired),
             Verdict::Replay(stored) => {
-                return said_again(door.replay(&stored, admitted).await?, door, policy);
+                let stored = door.replay(&stored, admitted).await?;
+                return said_again(stored, door, policy, admitted);
             }
             other => return Err(door.refuse(other, admitted, policy).await),
         };
@@ -416,7 +417,8 @@ impl Settling<'_> {
         let Self { door, policy, admitted, .. } = *self;
         match door.claim(admitted, policy, std::future::pending()).await? {
             Verdict::Replay(stored) => {
-                said_again(door.replay(&stored, admitted).await?, door, policy)
+                let stored = door.replay(&stored, admitted).await?;
+                said_again(stored, door, policy, admitted)
             }
             // Whoever overtook us has it in hand; a fresh grant is not ours to use here.
             Verdict::Run { permit, .. } => {

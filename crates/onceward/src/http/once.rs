@@ -139,7 +139,7 @@ impl OneCommit<'_> {
         let request_id = head.headers.get(names::X_REQUEST_ID).cloned();
         let correlation_id = head.headers.get(names::X_CORRELATION_ID).cloned();
         let most = self.policy.max_stored_bytes;
-        let mut share = self.door.gates.answer_share();
+        let mut share = self.door.gates.answer_share(claim.key.tenant_column());
         let work = async {
             std::future::poll_fn(|context| inner.poll_ready(context)).await.map_err(Into::into)?;
             let response = inner.call(Request::from_parts(head, B::from(body))).await;
@@ -270,7 +270,7 @@ impl OneCommit<'_> {
         match verdict {
             Verdict::Replay(stored) => {
                 let stored = self.door.replay(&stored, self.admitted).await?;
-                said_again(stored, self.door, self.policy)
+                said_again(stored, self.door, self.policy, self.admitted)
             }
             Verdict::Mismatch(record) if record.key != self.admitted.claim.key => {
                 let detail = "a job or a further key of this request is another one's already; \

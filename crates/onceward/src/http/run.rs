@@ -142,7 +142,8 @@ impl Run<'_> {
         }
         names::strip_ours(&mut head.headers);
         let most = self.policy.max_stored_bytes;
-        let mut share = self.door.gates.answer_share();
+        let tenant = self.permit.key().tenant_column();
+        let mut share = self.door.gates.answer_share(tenant);
         let body = if is_stream(head.headers.get(CONTENT_TYPE)) {
             Buffered::TooLarge(Bytes::new(), body)
         } else {
@@ -250,7 +251,8 @@ impl Run<'_> {
             return Ok(None);
         }
         let outcome = stored.outcome.as_deref().unwrap_or_default();
-        let response = decode(outcome).and_then(|stored| replayed(stored, self.door));
+        let response = decode(outcome)
+            .and_then(|stored| replayed(stored, self.door, self.permit.key().tenant_column()));
         Ok(Some(response.map_err(Lost::Refused)?.map(Body::from)))
     }
 

@@ -69,7 +69,9 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let mut share = door.gates.body_share();
+    let caller = door.identify(&mut head);
+    let tenant = caller.as_ref().map_or("", |caller| &*caller.tenant);
+    let mut share = door.gates.body_share(tenant);
     // Only a body of known length can be looked at and still be passed on whole.
     let would = match (brought(&head.headers, policy), body.size_hint().exact()) {
         (Err(refusal), _) => Some(Would::Refuse(refusal.code)),
@@ -82,7 +84,6 @@ where
         (_, Some(bytes)) if !share.reserve(bytes) => Some(Would::Refuse(Code::Shed)),
         _ => None,
     };
-    let caller = door.identify(&mut head);
     let (Some(caller), None) = (caller, would) else {
         door.shadow.count(place.route, would.unwrap_or(Would::Refuse(Code::AuthRequired)));
         return Ok(pass(inner, Request::from_parts(head, body), request_id).await);
