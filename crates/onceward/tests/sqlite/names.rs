@@ -197,7 +197,7 @@ async fn a_record_is_seen_at_every_moment_while_its_name_moves_or_it_is_replaced
     let folder = Folder::new("names-seen");
     let store = open(&folder);
     let claims = |from: u32| (from..from + GROUP).map(|number| claim(&scattered(number))).collect();
-    for turn in 0..130 {
+    for turn in 0..260 {
         store.commit(claims(turn * GROUP)).await.unwrap();
     }
     let ended = AtomicBool::new(false);
@@ -206,7 +206,7 @@ async fn a_record_is_seen_at_every_moment_while_its_name_moves_or_it_is_replaced
         let what = List::Records { tenant: None, scope: None, state: None };
         let mut from = 0;
         while !ended.load(Ordering::Relaxed) {
-            let numbers = (from..from + 33_000).step_by(331).map(|number| number % 33_000);
+            let numbers = (from..from + 66_000).step_by(661).map(|number| number % 66_000);
             let read = |number| find_one(&store, scattered(number));
             let looks = futures_util::future::join_all(numbers.map(read));
             let (listed, _) = tokio::join!(store.list(what.clone(), None, 5), looks);
@@ -215,10 +215,10 @@ async fn a_record_is_seen_at_every_moment_while_its_name_moves_or_it_is_replaced
         }
     };
     let moving = async {
-        for turn in 130.. {
+        for turn in 260.. {
             assert!(turn < TURNS_MAX, "names do not move");
             store.commit(claims(turn * GROUP)).await.unwrap();
-            if turn % 8 == 0 && indexed(&folder).1 > 30_000 {
+            if turn % 8 == 0 && indexed(&folder).1 > 60_000 {
                 break;
             }
         }
@@ -302,7 +302,7 @@ async fn i17_random_lives_of_keys_are_what_the_oracle_says() {
     let look = SqliteStore::open_read_only(folder.database()).unwrap();
     let mut claimed = 0;
     // Nearly as many as begin to move.
-    while claimed < 32_000 {
+    while claimed < 65_000 {
         let group = (claimed..claimed + GROUP).map(|number| claim(&scattered(number)));
         commit(&store, &memory, group.collect()).await;
         claimed += GROUP;

@@ -160,10 +160,11 @@ impl<'c> Writes<'c> {
             })
         })?;
         self.tick();
-        self.names.stamp = self.meta.stamp;
         if !self.shared.young.is_at(self.meta.indexed, self.meta.stamp) {
             self.read_young()?;
         }
+        // Not before that: a transaction that could not read them leaves them unread.
+        self.names.stamp = self.meta.stamp;
         Ok(())
     }
 
@@ -181,6 +182,7 @@ impl<'c> Writes<'c> {
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         let most = (NAMES_MOVED * self.names.added.len()).max(NAMES_MOVED);
         self.names.slice = self.shared.young.next(most, self.meta.stamp);
+        self.shared.known.bring(&self.names.slice.names);
         for (key, id) in &self.names.slice.names {
             bind_key(&mut self.index_name, key)?;
             self.index_name.raw_bind_parameter(4, id)?;

@@ -8,6 +8,7 @@
 mod apply;
 mod checkpoint;
 mod failure;
+mod known;
 mod list;
 mod migrate;
 mod open;
@@ -106,6 +107,7 @@ struct Shared {
     /// Calls that wait for the writer.
     waiting: AtomicUsize,
     young: young::Young,
+    known: known::Known,
     places: places::Places,
 }
 
@@ -205,6 +207,10 @@ impl SqliteStore {
         store.spawn("onceward-sqlite-checkpoint".into(), ended.clone(), move || {
             copier.0.run(&copier.1);
         })?;
+        let (shared, names) = (store.shared.clone(), open::reader(path)?);
+        store.spawn("onceward-sqlite-known".into(), ended.clone(), move || {
+            shared.known.run(&names);
+        })?;
         let (sender, inbox) = channel();
         let shared = store.shared.clone();
         let writer =
@@ -243,6 +249,7 @@ impl SqliteStore {
             sync: sync::Sync::default(),
             waiting: AtomicUsize::new(0),
             young: young::Young::default(),
+            known: known::Known::default(),
             places: places::Places::default(),
         };
         Self {
@@ -310,6 +317,7 @@ impl SqliteStore {
             let _ = writer.send(writer::Message::Stop);
         }
         self.queue.close();
+        self.shared.known.stop();
         self.log.stop();
     }
 
@@ -323,6 +331,7 @@ impl SqliteStore {
         let what = "writing through a store that was opened read-only";
         let unsupported = StoreError::Unsupported { store: "sqlite", what };
         let writer = self.writer.as_ref().ok_or(unsupported)?;
+        self.shared.sync.answer_here();
         // Counted before it can be counted out.
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         writer.send(writer::Message::Commit(call)).map_err(|_| self.closed())

@@ -21,6 +21,7 @@ statements! {
     FIND_NAME = "find_name",
     FIND_YOUNG = "find_young",
     LIST_YOUNG_NAMES = "list_young_names",
+    LIST_NAMES = "list_names",
     INDEX_NAME = "index_name",
     DELETE_NAME = "delete_name",
     LOAD_RECORD = "load_record",

@@ -9,10 +9,11 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use onceward_core::batch;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::super::{Committed, Loaded, Page, StoreError};
@@ -21,9 +22,12 @@ use super::writer::Message;
 /// Brings the log to the disk: what was written before it began is there when it ends.
 pub(super) type Disk = dyn Fn() -> io::Result<()> + Send;
 
-/// Syncs that a transaction may take before it is committed to a disk with nothing to do. One would
-/// make more commits than their pages are worth; four let callers gather in one group again.
-const SYNCS: u32 = 2;
+/// Parts of a sync that a transaction takes at least before it is committed to a disk with nothing to
+/// do: smaller ones are not worth the pages of a commit of their own.
+const PARTS_OF_A_SYNC: u32 = 2;
+
+/// Answers that are not told by the thread that syncs.
+const MANY: usize = 4;
 
 type Reply<T> = (oneshot::Sender<Result<T, StoreError>>, Result<T, StoreError>);
 
@@ -48,6 +52,8 @@ pub(super) struct Sync {
     took: AtomicU64,
     held: Mutex<Held>,
     filled: Condvar,
+    /// Where whoever commits waits for answers.
+    runtime: OnceLock<Handle>,
 }
 
 #[derive(Default)]
@@ -70,6 +76,17 @@ impl Sync {
         self.durable.store(u64::MAX, Ordering::Release);
     }
 
+    /// Notes where answers are waited for, at the first call. Not a runtime that works only while
+    /// somebody waits in it.
+    pub(super) fn answer_here(&self) {
+        if self.runtime.get().is_none()
+            && let Ok(here) = Handle::try_current()
+            && here.runtime_flavor() == RuntimeFlavor::MultiThread
+        {
+            self.runtime.get_or_init(|| here);
+        }
+    }
+
     /// A commit begins. To be called before it can be seen.
     pub(super) fn begin(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::AcqRel) + 1
@@ -88,7 +105,7 @@ impl Sync {
     /// Lets answers go once a commit is durable: at once, if it is.
     pub(super) fn tell(&self, commit: u64, answers: impl Iterator<Item = Answer>) {
         if self.durable.load(Ordering::Acquire) >= commit {
-            return answers.for_each(Answer::send);
+            return Told(answers.collect()).send(self.runtime.get());
         }
         let mut held = self.locked();
         held.answers.extend(answers.map(|answer| (commit, answer)));
@@ -110,11 +127,11 @@ impl Sync {
     }
 
     /// Whether the disk has nothing to do although the transaction that began at `begun` has been
-    /// open for as long as [`SYNCS`] take.
+    /// open for as long as half a sync takes ([`PARTS_OF_A_SYNC`]).
     pub(super) fn lacks_work(&self, begun: Instant) -> bool {
         let took = self.took.load(Ordering::Relaxed);
         let idle = self.durable.load(Ordering::Acquire) >= self.written.load(Ordering::Acquire);
-        took > 0 && idle && begun.elapsed() >= SYNCS * Duration::from_nanos(took)
+        took > 0 && idle && begun.elapsed() * PARTS_OF_A_SYNC >= Duration::from_nanos(took)
     }
 
     /// Why nothing can be committed any more, if so.
@@ -154,13 +171,15 @@ impl Sync {
                 self.locked().broken.clone_from(&broken);
             }
             let mut early = Vec::new();
+            let mut told = Told(Vec::with_capacity(answers.len()));
             for (commit, answer) in answers.drain(..) {
                 match &broken {
                     Some(why) => answer.fail(why),
-                    None if commit <= written => answer.send(),
+                    None if commit <= written => told.0.push(answer),
                     None => early.push((commit, answer)),
                 }
             }
+            told.send(self.runtime.get());
             // What waits for a commit that has not ended: its writer hands in more soon.
             self.locked().answers.append(&mut early);
         }
@@ -195,6 +214,25 @@ impl Sync {
 
     fn locked(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Answers that may be told: at the latest when this is dropped.
+struct Told(Vec<Answer>);
+
+impl Told {
+    /// Tells all. Waking a task costs least where the tasks are: many are told by one of their own
+    /// kind, so that the disk gets its next sync at once.
+    fn send(self, runtime: Option<&Handle>) {
+        if let (MANY.., Some(runtime)) = (self.0.len(), runtime) {
+            runtime.spawn(async move { drop(self) });
+        }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(Answer::send);
     }
 }
 

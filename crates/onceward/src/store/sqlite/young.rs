@@ -14,10 +14,10 @@ use onceward_core::key::Key;
 
 /// Names that are gathered before they are brought to the index, at least. Twice as many may be
 /// outside it.
-const GATHERED: usize = 32_768;
+const GATHERED: usize = 65_536;
 /// As many are gathered on a large file: the larger the index, the fewer of them share a page of
 /// it. A name takes some two hundred bytes of memory.
-const GATHERED_MAX: usize = 4 * GATHERED;
+const GATHERED_MAX: usize = 2 * GATHERED;
 /// Pages of the file for each name that is gathered.
 const PAGES_A_NAME: u64 = 2;
 

@@ -21,15 +21,18 @@ impl Writes<'_> {
             }
         }
         drop(found);
+        let pages = self.see_pages()?;
+        // Nothing can fail from here on: both begin anew, or neither.
+        self.shared.known.start(pages);
         self.shared.young.fill(self.meta.indexed, self.meta.stamp, names);
-        self.see_pages()
+        Ok(())
     }
 
-    /// Lets names be gathered according to the size of the file.
-    pub(super) fn see_pages(&mut self) -> Result<(), Failure> {
+    /// Lets names be gathered according to the size of the file; answers how many pages it has.
+    pub(super) fn see_pages(&mut self) -> Result<u64, Failure> {
         let pages = self.count_pages.query_row([], |row| rows::number(row, 0))?;
         self.shared.young.gather_for(pages);
-        Ok(())
+        Ok(pages)
     }
 
     /// Remembers where a new record is. Its name comes to the index later.
@@ -42,6 +45,7 @@ impl Writes<'_> {
     pub(super) fn find(&mut self, key: &Key) -> Result<Option<i64>, Failure> {
         match self.shared.young.get(key) {
             Some(id) => Ok(Some(id)),
+            None if self.shared.known.lacks(key) => Ok(None),
             None => self.find_named(key),
         }
     }
