@@ -291,6 +291,35 @@ async fn looks_that_go_together_are_answered_one_by_one() {
     place.remove().await;
 }
 
+/// What the server can't read for one is no error of those who asked at the same time.
+#[tokio::test]
+async fn looks_that_the_server_refuses_together_are_looked_up_one_by_one() {
+    let place = Place::new("refused").await;
+    let store = place.store().await;
+    let of = |tenant: &str| Key::new(Kind::Request, tenant, "scope", "k").unwrap();
+    let keys: Vec<_> = (0..12).map(|number| of(&format!("t{number}"))).collect();
+    for key in &keys {
+        applied(&commit(&store, &claim(key)).await);
+    }
+    place
+        .sql(
+            "CREATE FUNCTION breaks(tenant text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN \
+                 IF tenant = 't5' THEN RAISE EXCEPTION 'a bad page'; END IF; RETURN true; \
+             END $$; \
+             CREATE POLICY bad ON records_request AS RESTRICTIVE USING (breaks(tenant))",
+        )
+        .await;
+    let look = |key: &Key| store.load(vec![Read::Record { key: key.clone(), payload: false }]);
+    let looked = futures_util::future::join_all(keys.iter().map(look)).await;
+    for (number, loaded) in looked.into_iter().enumerate() {
+        match (number, loaded) {
+            (5, loaded) => assert!(loaded.unwrap_err().to_string().contains("a bad page")),
+            (_, loaded) => assert!(matches!(loaded.unwrap().facts[..], [Fact::Record(Some(_))])),
+        }
+    }
+    place.remove().await;
+}
+
 /// The same writes on the oracle and on Postgres give the same pages.
 #[tokio::test]
 async fn lists_and_cursors_are_the_oracles() {

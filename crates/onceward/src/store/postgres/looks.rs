@@ -1,13 +1,15 @@
 //! Looks that wait together are one call: whatever waits is looked up together, no timer.
 //!
 //! Rule: each look has its answer for itself: everything in it is of one snapshot, and damage that
-//! one meets is not told to its neighbours. A look that comes while few are under way goes at once.
+//! one meets is not told to its neighbours; when the server refuses them together, each is looked up
+//! alone. A look that comes while few are under way goes at once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
 use super::super::{Loaded, Read, StoreError};
+use super::failure::Failure;
 use super::open::Pool;
 use super::reader;
 
@@ -74,6 +76,12 @@ impl Looks {
     }
 }
 
+/// A call that came to nothing, and whether one of its looks may be why.
+struct Refused {
+    alone: bool,
+    error: StoreError,
+}
+
 /// One lane. However it ends, another may begin.
 struct Lane {
     looks: Arc<Looks>,
@@ -98,15 +106,40 @@ impl Lane {
                 self.ended = true;
                 return;
             }
-            let answers = match self.looks.readers.lease().await {
-                Ok(lease) => reader::load(lease, &looks).await,
-                Err(error) => Err(error),
+            let answers = match self.together(&looks).await {
+                Err(Refused { alone: true, .. }) if looks.len() > 1 => self.each(&looks).await,
+                Err(Refused { error, .. }) => vec![Err(error); looks.len()],
+                Ok(answers) => answers,
             };
-            let answers = answers.unwrap_or_else(|error| vec![Err(error); looks.len()]);
             for (asker, answer) in askers.into_iter().zip(answers) {
                 // Whoever has gone away needs no answer.
                 let _ = asker.send(answer);
             }
         }
+    }
+
+    async fn together(&self, looks: &[Vec<Read>]) -> Result<Vec<Answer>, Refused> {
+        let lease = self.looks.readers.lease().await;
+        let lease = lease.map_err(|error| Refused { alone: false, error })?;
+        reader::load(lease, looks).await.map_err(|failure| Refused {
+            alone: matches!(failure, Failure::Rejected { .. }),
+            error: failure.into_store_error(),
+        })
+    }
+
+    /// Looks each up alone; once the server can't be asked, the others need not try.
+    async fn each(&self, looks: &[Vec<Read>]) -> Vec<Answer> {
+        let mut answers = Vec::with_capacity(looks.len());
+        for look in looks {
+            match self.together(std::slice::from_ref(look)).await {
+                Ok(answer) => answers.extend(answer),
+                Err(Refused { alone: true, error }) => answers.push(Err(error)),
+                Err(Refused { error, .. }) => {
+                    answers.resize(looks.len(), Err(error));
+                    break;
+                }
+            }
+        }
+        answers
     }
 }

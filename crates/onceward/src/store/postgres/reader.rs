@@ -19,7 +19,7 @@ use super::sql::Sql;
 pub(super) async fn load(
     lease: Lease,
     looks: &[Vec<Read>],
-) -> Result<Vec<Result<Loaded, StoreError>>, StoreError> {
+) -> Result<Vec<Result<Loaded, StoreError>>, Failure> {
     let mut keys = Vec::new();
     let mut payloads = Vec::new();
     let mut subjects = Vec::new();
@@ -32,14 +32,25 @@ pub(super) async fn load(
             Read::Mark(subject) => subjects.push(subject),
         }
     }
-    let looked = look(&lease.session, &keys, &payloads, &subjects).await;
-    let rows = looked.map_err(Failure::into_store_error)?;
+    let rows = look(&lease.session, &keys, &payloads, &subjects).await?;
     lease.give_back();
+    Ok(answers(looks, &rows, &payloads, subjects.len()).unwrap_or_else(|error| {
+        // An answer that can't be read is nobody's.
+        vec![Err(error); looks.len()]
+    }))
+}
 
+/// What each look found.
+fn answers(
+    looks: &[Vec<Read>],
+    rows: &[Row],
+    payloads: &[bool],
+    subjects: usize,
+) -> Result<Vec<Result<Loaded, StoreError>>, StoreError> {
     let mut now = None;
-    let mut found: Vec<_> = (0..keys.len()).map(|_| Ok(None)).collect();
-    let mut marked: Vec<_> = (0..subjects.len()).map(|_| Ok(None)).collect();
-    for row in &rows {
+    let mut found: Vec<_> = (0..payloads.len()).map(|_| Ok(None)).collect();
+    let mut marked: Vec<_> = (0..subjects).map(|_| Ok(None)).collect();
+    for row in rows {
         match rows::place_column(row)? {
             0 => now = Some(rows::now(row)?),
             place @ 1.. => {

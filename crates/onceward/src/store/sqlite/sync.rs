@@ -22,10 +22,6 @@ use super::writer::Message;
 /// Brings the log to the disk: what was written before it began is there when it ends.
 pub(super) type Disk = dyn Fn() -> io::Result<()> + Send;
 
-/// Parts of a sync that a transaction takes at least before it is committed to a disk with nothing to
-/// do: smaller ones are not worth the pages of a commit of their own.
-const PARTS_OF_A_SYNC: u32 = 2;
-
 /// Answers that are not told by the thread that syncs.
 const MANY: usize = 4;
 
@@ -127,11 +123,12 @@ impl Sync {
     }
 
     /// Whether the disk has nothing to do although the transaction that began at `begun` has been
-    /// open for as long as half a sync takes ([`PARTS_OF_A_SYNC`]).
+    /// open for as long as a sync takes. Shorter ones are not worth the pages of a commit of their
+    /// own; twice as long, and callers gather in one group again.
     pub(super) fn lacks_work(&self, begun: Instant) -> bool {
         let took = self.took.load(Ordering::Relaxed);
         let idle = self.durable.load(Ordering::Acquire) >= self.written.load(Ordering::Acquire);
-        took > 0 && idle && begun.elapsed() * PARTS_OF_A_SYNC >= Duration::from_nanos(took)
+        took > 0 && idle && begun.elapsed() >= Duration::from_nanos(took)
     }
 
     /// Why nothing can be committed any more, if so.
