@@ -172,10 +172,10 @@ section! {
         /// are not counted, nor is the copy of a payload that `keep_payload = "full"` keeps.
         body_bytes: Size = Size(256 << 20);
         /// Bytes of the answers to them that are held in memory, all together, until they are
-        /// recorded and the client has taken them. A tenant has at most half of it beside its first.
-        /// While it is full, what is new gets 503 `overload.shed`, replays over 16 KiB too; an
-        /// answer for which there is no room is passed on unstored, as one over `max_stored_bytes`.
-        /// Answers up to 16 KiB are not counted.
+        /// recorded and the client has taken them. A tenant has at most half of it beside its
+        /// first. While it is full, what is new gets 503 `overload.shed`, replays over 16 KiB too;
+        /// an answer for which there is no room is passed on unstored, as one over
+        /// `max_stored_bytes`. Answers up to 16 KiB are not counted.
         answer_bytes: Size = Size(256 << 20);
         /// Connections at a time; more wait in the kernel.
         connections: u32 = 16_384;

@@ -1,8 +1,8 @@
 //! Looks that wait together are one call: whatever waits is looked up together, no timer.
 //!
 //! Rule: each look has its answer for itself: everything in it is of one snapshot, and damage that
-//! one meets is not told to its neighbours; when the server refuses them together, each is looked up
-//! alone. A look that comes while few are under way goes at once.
+//! one meets is not told to its neighbours; when the server refuses them together, each is looked
+//! up alone. A look that comes while few are under way goes at once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -19,8 +19,8 @@ use super::sql;
 
 /// Bits for each name: one new name in some fifty is looked up in vain.
 const BITS_A_NAME: usize = 12;
-/// Names that the smallest filter holds, and the largest: 200 KB and 48 MB, and more than twice that
-/// while a larger one is made.
+/// Names that the smallest filter holds, and the largest: 200 KB and 48 MB, and more than twice
+/// that while a larger one is made.
 const NAMES_MIN: usize = 1 << 17;
 const NAMES_MAX: usize = 1 << 25;
 /// Names that may be there for each page of the file when the filter is made.
