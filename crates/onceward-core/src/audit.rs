@@ -89,7 +89,7 @@ impl Entry {
         let mut entry =
             Self::new(key.tenant_column(), &format!("{}.{action}", key.kind().as_str()));
         entry.subject = Some(key.scope().as_ref().into());
-        entry.key_hash = Some(key.hash_hex().into());
+        entry.key_hash = Some(key.hash_hex().clone());
         entry.payload_hash = Some(fingerprint.to_string().into());
         entry.trace = trace.clone();
         entry

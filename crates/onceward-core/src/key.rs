@@ -6,9 +6,12 @@
 //! The HTTP header's syntax is not this file's business: see `header_key`.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock};
 
+use crate::Text;
 use crate::limits::{LimitError, MAX_KEY_BYTES, MAX_PART_BYTES, MAX_WITHIN_PARTS};
 use crate::text::{escape, unescape};
 use crate::zoo::{Bug, planted};
@@ -52,11 +55,45 @@ impl Kind {
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(Arc<KeyParts>);
 
-#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct KeyParts {
     tenant: Box<str>,
     kind: Kind,
     name: Box<str>,
+    /// Made when it is first asked for: a request's log, cache and audit entry all show it.
+    hash: OnceLock<Text>,
+}
+
+impl KeyParts {
+    /// What makes it this key and no other, in the order of lists.
+    fn identity(&self) -> (&str, Kind, &str) {
+        (&self.tenant, self.kind, &self.name)
+    }
+}
+
+impl PartialEq for KeyParts {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity() == other.identity()
+    }
+}
+
+impl Eq for KeyParts {}
+
+impl Hash for KeyParts {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.identity().hash(state);
+    }
+}
+
+impl PartialOrd for KeyParts {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for KeyParts {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.identity().cmp(&other.identity())
+    }
 }
 
 impl Key {
@@ -100,7 +137,8 @@ impl Key {
         name.push_str(&escape(id));
         let tenant =
             if planted(Bug::KeyWithoutTenant) { Cow::Borrowed("-") } else { escape(tenant) };
-        Self::from_columns(&tenant, kind, &name)
+        // Its parts are in key form: they were escaped here.
+        Self::of_columns(&tenant, kind, &name)
     }
 
     /// Rebuilds a key from what [`Key::tenant_column`] and [`Key::name_column`] gave.
@@ -108,11 +146,7 @@ impl Key {
     /// # Errors
     /// When the columns are not something a key writes.
     pub fn from_columns(tenant: &str, kind: Kind, name: &str) -> Result<Self, LimitError> {
-        let bytes = tenant.len() + name.len();
-        if bytes > MAX_KEY_BYTES {
-            let bound = format!("at most {MAX_KEY_BYTES} bytes, escaped");
-            return Err(LimitError::new("key", format!("{bytes} bytes"), bound));
-        }
+        let key = Self::of_columns(tenant, kind, name)?;
         let parts_fit = name.split(':').count() >= 2 && name.split(':').all(is_escaped);
         if !is_escaped(tenant) || tenant.is_empty() || !parts_fit {
             return Err(LimitError::new(
@@ -121,7 +155,18 @@ impl Key {
                 "tenant:kind:scope:…:id, escaped",
             ));
         }
-        Ok(Self(Arc::new(KeyParts { tenant: tenant.into(), kind, name: name.into() })))
+        Ok(key)
+    }
+
+    /// A key of columns that are in key form, within its bound.
+    fn of_columns(tenant: &str, kind: Kind, name: &str) -> Result<Self, LimitError> {
+        let bytes = tenant.len() + name.len();
+        if bytes > MAX_KEY_BYTES {
+            let bound = format!("at most {MAX_KEY_BYTES} bytes, escaped");
+            return Err(LimitError::new("key", format!("{bytes} bytes"), bound));
+        }
+        let (tenant, name, hash) = (tenant.into(), name.into(), OnceLock::new());
+        Ok(Self(Arc::new(KeyParts { tenant, kind, name, hash })))
     }
 
     /// Reads the text form that `Display` writes: `tenant:kind:scope:…:id`, parts escaped.
@@ -194,12 +239,10 @@ impl Key {
 
     /// A short hash that logs and audit entries may show in the key's place.
     #[must_use]
-    pub fn hash_hex(&self) -> String {
-        crate::audit::hash_hex(&[
-            self.0.tenant.as_bytes(),
-            self.0.kind.as_str().as_bytes(),
-            self.0.name.as_bytes(),
-        ])
+    pub fn hash_hex(&self) -> &Text {
+        let KeyParts { tenant, kind, name, hash } = &*self.0;
+        let parts = [tenant.as_bytes(), kind.as_str().as_bytes(), name.as_bytes()];
+        hash.get_or_init(|| crate::audit::hash_hex(&parts).into())
     }
 }
 

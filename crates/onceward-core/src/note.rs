@@ -54,7 +54,6 @@ pub struct Original {
     at: At,
     fence: Option<Fence>,
     trace: Trace,
-    key_hash: OnceLock<Text>,
     entry: OnceLock<u64>,
 }
 
@@ -75,7 +74,6 @@ impl Original {
             at,
             fence: Some(last_fence).filter(|fence| fence.0 > 0),
             trace,
-            key_hash: OnceLock::new(),
             entry: OnceLock::new(),
         })
     }
@@ -100,7 +98,7 @@ impl Original {
 
     /// The key's hash, as entries show it.
     pub fn key_hash(&self) -> &Text {
-        self.key_hash.get_or_init(|| self.key.hash_hex().into())
+        self.key.hash_hex()
     }
 
     /// The number of the entry that the record was written with, once it is known.

@@ -38,7 +38,7 @@ pub(crate) struct KeyHash(pub(crate) String);
 impl KeyHash {
     /// Of this key.
     pub(crate) fn of(key: &Key) -> Self {
-        Self(key.hash_hex())
+        Self(key.hash_hex().to_string())
     }
 
     /// Of a key that is written out, or the hash itself, as whoever reads a log has it.

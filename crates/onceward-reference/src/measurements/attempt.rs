@@ -78,7 +78,7 @@ impl Attempt<'_> {
         let mut entry = Entry::new(&escape(tenant), &format!("{PREFIX}{}", self.action.as_str()));
         entry.subject = Some(about_user(self.user_id).into());
         let key = self.id.and_then(|id| key_of(tenant, self.user_id, id).ok());
-        entry.key_hash = key.map(|key| key.hash_hex().into());
+        entry.key_hash = key.map(|key| key.hash_hex().clone());
         entry.payload_hash = self.payload_hash.as_deref().map(Into::into);
         entry.trace = trace.clone();
         let detail = Detail {
@@ -148,7 +148,7 @@ mod tests {
         };
         let trace = Trace { correlation_id: Some("c".into()), ..Trace::default() };
         let entry = attempt.entry("t", &trace);
-        assert_eq!(entry.key_hash.as_deref(), Some(&*key_of("t", "u/1", "m").unwrap().hash_hex()));
+        assert_eq!(entry.key_hash.as_deref(), Some(&**key_of("t", "u/1", "m").unwrap().hash_hex()));
         let shown = shown(&Audited { id: 7, at: At(0), entry }).unwrap();
         assert_eq!(shown.as_object().unwrap().len(), COLUMNS.len());
         for (member, value) in [

@@ -65,7 +65,7 @@ impl Asked {
         let key_hash = match &self.measurement_id {
             Some(id) => {
                 let key = key_of(tenant, user_id, id).map_err(|limit| limit.to_string())?;
-                Some(key.hash_hex())
+                Some(key.hash_hex().to_string())
             }
             None => None,
         };

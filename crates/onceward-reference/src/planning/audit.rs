@@ -228,7 +228,7 @@ async fn hashes_of(
         if let Items::Records(records) = page.items {
             let keys = records.into_iter().map(|record| record.key);
             let these = keys.filter(|known| known.kind() == KeyKind::Request && known.id() == key);
-            hashes.extend(these.map(|known| known.hash_hex()));
+            hashes.extend(these.map(|known| known.hash_hex().to_string()));
         }
         after = page.next;
         if after.is_none() {

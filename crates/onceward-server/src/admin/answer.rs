@@ -84,7 +84,7 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
 pub(crate) fn about(mut response: Response, key: &Key, verdict: &'static str) -> Response {
     response.extensions_mut().insert(About {
         tenant: Some(key.tenant().into_owned()),
-        key_hash: Some(key.hash_hex()),
+        key_hash: Some(key.hash_hex().to_string()),
         verdict: Some(verdict),
     });
     response

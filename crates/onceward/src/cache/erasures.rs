@@ -10,21 +10,22 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use onceward_core::key::{Key, Subject};
+use onceward_core::key::Key;
 use quick_cache::sync::Cache;
 use tokio::sync::Mutex;
 
-use crate::engine::{Engine, erasures_subject};
+use crate::engine::{ERASURES_MARKS, Engine, erasures_mark, erasures_subject};
 
 /// How long after an erasure was answered another process may still replay what was erased.
 pub const ERASED_SEEN_WITHIN: Duration = Duration::from_secs(1);
 /// How long a note is waited for: a cache is there to save time, and the store is asked anyway.
 const LOOKED_FOR: Duration = Duration::from_secs(1);
-/// Notes that are remembered; others are read when they are needed.
-const NOTES_MAX: usize = 20_000;
+/// Tenants whose notes are remembered, with one or two kilobytes each; others are read when they
+/// are needed.
+const TENANTS_MAX: usize = 4_096;
 
-/// The notes that this process knows.
-pub(super) struct Erasures(Cache<Subject, Arc<Known>>);
+/// The notes that this process knows, by the tenant's column.
+pub(super) struct Erasures(Cache<Box<str>, Arc<[Known; ERASURES_MARKS]>>);
 
 /// What is known of one note; one reader at a time, so that a burst asks once.
 #[derive(Default)]
@@ -40,7 +41,7 @@ struct Seen {
 
 impl Erasures {
     pub(super) fn new() -> Self {
-        Self(Cache::new(NOTES_MAX))
+        Self(Cache::new(TENANTS_MAX))
     }
 
     /// The note as it is now, or was a moment ago.
@@ -53,11 +54,9 @@ impl Erasures {
         self.not_older_than(None, engine, key).await
     }
 
-    /// Forgets the note of a key, so that the next look is a fresh one.
+    /// Forgets the note of a key, and its tenant's others, so that the next look is a fresh one.
     pub(super) fn forget(&self, key: &Key) {
-        if let Ok(subject) = erasures_subject(key) {
-            self.0.remove(&subject);
-        }
+        self.0.remove(key.tenant_column());
     }
 
     async fn not_older_than(
@@ -66,14 +65,13 @@ impl Erasures {
         engine: &Engine,
         key: &Key,
     ) -> Option<u128> {
-        let subject = erasures_subject(key).ok()?;
-        let known = self.0.get(&subject).unwrap_or_else(|| {
-            let known = Arc::new(Known::default());
-            self.0.insert(subject.clone(), known.clone());
-            known
+        let notes = self.0.get(key.tenant_column()).unwrap_or_else(|| {
+            let notes = Arc::<[Known; ERASURES_MARKS]>::default();
+            self.0.insert(key.tenant_column().into(), notes.clone());
+            notes
         });
         let came = Instant::now();
-        let mut seen = known.0.lock().await;
+        let mut seen = notes[erasures_mark(key)].0.lock().await;
         if let Some((note, asked)) = seen.note
             && age.is_none_or(|age| asked.elapsed() < age)
         {
@@ -84,6 +82,7 @@ impl Erasures {
         if seen.failed.is_some_and(|failed| failed >= came) {
             return None;
         }
+        let subject = erasures_subject(key).ok()?;
         // Noted before the question is sent: the answer is no older than that.
         let asked = Instant::now();
         let looked = tokio::time::timeout(LOOKED_FOR, engine.mark(&subject)).await;

@@ -11,10 +11,21 @@ use onceward_core::key::{Key, Kind, Subject};
 use onceward_core::limits::LimitError;
 use onceward_core::record::Body;
 
+/// Over how many marks of a tenant its keys are spread: one for each hex digit.
+#[cfg(feature = "http")]
+pub(crate) const ERASURES_MARKS: usize = 16;
+
 /// Where the erasures of a key and its likes are noted: one of sixteen marks of its tenant.
 pub(crate) fn erasures_subject(key: &Key) -> Result<Subject, LimitError> {
     let hash = key.hash_hex();
     Subject::new(&key.tenant(), "onceward.cache", hash.get(..1).unwrap_or("0"))
+}
+
+/// Which of the sixteen that is.
+#[cfg(feature = "http")]
+pub(crate) fn erasures_mark(key: &Key) -> usize {
+    let digit = key.hash_hex().chars().next().and_then(|first| first.to_digit(16));
+    digit.map_or(0, |digit| digit as usize)
 }
 
 /// An erasure that is also noted.

@@ -40,7 +40,7 @@ pub(crate) use appends::Waiting;
 pub use claims::OnceVerdict;
 pub use documents::{Document, Put, Seen, Turn};
 #[cfg(feature = "http")]
-pub(crate) use erasures::erasures_subject;
+pub(crate) use erasures::{ERASURES_MARKS, erasures_mark, erasures_subject};
 pub use error::EngineError;
 pub use jobs::{Pick, Take, Taken};
 pub use notes::{NoteCounts, NoteWriting};

@@ -12,7 +12,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::join_all;
 use futures_util::stream;
 use onceward_core::batch::{Batch, Write};
 use onceward_core::decide::{Facts, Step};
@@ -30,6 +29,9 @@ use crate::store::{AuditFilter, Items, List};
 const SHARDS: usize = 16;
 /// Looks for original entries that go on at once.
 const LOOKS_AT_ONCE: usize = 8;
+/// Batches that are made and committed at once: all together would keep a thread of the runtime
+/// from everything else for milliseconds.
+const CHUNKS_AT_ONCE: usize = 16;
 /// Entries of one key at one instant that are looked through for the original.
 const CANDIDATES_MAX: usize = 100;
 /// How often writing a full buffer is tried before it is given up.
@@ -84,12 +86,8 @@ impl Engine {
     /// Under [`NoteWriting::Sync`], when the store gives no answer.
     pub async fn note(&self, note: Note) -> Result<(), EngineError> {
         if self.0.options.notes == NoteWriting::Sync {
-            self.find_original(&note).await;
-            let written = self.audit(&note.entry()).await;
-            let counter =
-                if written.is_ok() { &self.0.notes.written } else { &self.0.notes.failed };
-            counter.fetch_add(1, Ordering::Relaxed);
-            return written;
+            // Boxed: whoever only leaves it in the buffer need not carry it.
+            return Box::pin(self.write_note(&note)).await;
         }
         let notes = &self.0.notes;
         if notes.push(note, self.0.options.notes_waiting_max)
@@ -99,6 +97,14 @@ impl Engine {
             tokio::spawn(self.clone().write_notes());
         }
         Ok(())
+    }
+
+    async fn write_note(&self, note: &Note) -> Result<(), EngineError> {
+        self.find_original(note).await;
+        let written = self.audit(&note.entry()).await;
+        let counter = if written.is_ok() { &self.0.notes.written } else { &self.0.notes.failed };
+        counter.fetch_add(1, Ordering::Relaxed);
+        written
     }
 
     /// What became of notes so far.
@@ -123,9 +129,12 @@ impl Engine {
         stream::iter(looks)
             .for_each_concurrent(LOOKS_AT_ONCE, |note| self.find_original(note))
             .await;
-        let batches = taken.chunks(MAX_BATCH_WRITES).map(|chunk| self.write_chunk(chunk));
-        join_all(batches).await;
-        notes.waiting.fetch_sub(taken.len(), Ordering::SeqCst);
+        stream::iter(taken.chunks(MAX_BATCH_WRITES))
+            .for_each_concurrent(CHUNKS_AT_ONCE, |chunk| async {
+                self.write_chunk(chunk).await;
+                notes.waiting.fetch_sub(chunk.len(), Ordering::SeqCst);
+            })
+            .await;
         self.say_owed(&mut owed, notes.waiting.load(Ordering::SeqCst)).await;
         notes.room.store(owed.room(self.0.options.notes_waiting_max), Ordering::SeqCst);
     }
@@ -176,13 +185,12 @@ impl Engine {
     /// One batch of entries, tried a few times: a store that is down for a moment loses nothing.
     async fn write_chunk(&self, notes: &[Note]) {
         let counts = &self.0.notes;
-        let writes: Vec<Write> =
-            notes.iter().map(|note| Write::Audit(Box::new(note.entry()))).collect();
         let mut pause = Duration::from_millis(50);
         for _ in 0..TRIES {
             let decide = |token, _: &Facts| -> Step<(), ()> {
                 let mut batch = Batch::new(token);
-                batch.writes.clone_from(&writes);
+                let entries = notes.iter().map(|note| Write::Audit(Box::new(note.entry())));
+                batch.writes.extend(entries);
                 Step::Commit(batch, ())
             };
             match self.drive(None, Drive::default(), decide).await {

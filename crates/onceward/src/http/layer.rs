@@ -251,7 +251,8 @@ where
             match policy.commits {
                 Commits::Two => {
                     let at = (policy.clone(), place.route);
-                    settle(door, inner, (head, body), at, admitted).await?
+                    // Boxed: a replay need not carry it.
+                    Box::pin(settle(door, inner, (head, body), at, admitted)).await?
                 }
                 Commits::One => {
                     let (door, admitted) = (&*door, &admitted);

@@ -1,10 +1,8 @@
 //! What came of a protected request, for whoever counts and logs: found in the answer's extensions.
 
 use http::Response;
+use onceward_core::Text;
 use onceward_core::key::Key;
-
-/// Characters of a key's hash that are told: enough to find it, too few to guess it.
-const HASH_CHARS: usize = 16;
 
 /// What came of a protected request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +12,7 @@ pub struct Served {
     /// Whose it was, once that was known.
     pub tenant: Option<String>,
     /// A truncated hash of the key, once there was one; never the key.
-    pub key_hash: Option<String>,
+    pub key_hash: Option<Text>,
     /// Whether the answer was in the replay cache; none where that was not looked at.
     pub cached: Option<bool>,
     /// Whether it ran although its key had been used before: the outcome had expired.
@@ -39,9 +37,7 @@ impl Served {
     }
 
     pub(super) fn claims(&mut self, key: &Key) {
-        let mut hash = key.hash_hex();
-        hash.truncate(HASH_CHARS);
-        self.key_hash = Some(hash);
+        self.key_hash = Some(key.hash_hex().clone());
     }
 
     pub(super) fn ended<B>(&mut self, response: &Response<B>) {

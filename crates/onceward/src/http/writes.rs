@@ -98,7 +98,7 @@ impl Offer {
     pub(super) fn new(engine: Engine, caller: Caller, claim: &Claim) -> Self {
         let about = About {
             endpoint: claim.key.scope().into_owned(),
-            key_hash: claim.key.hash_hex().into(),
+            key_hash: claim.key.hash_hex().clone(),
             payload_hash: claim.fingerprint.to_string().into(),
             trace: claim.trace.clone(),
         };

@@ -114,7 +114,7 @@ pub async fn audit_entries_come_back_as_written(bench: &Bench<'_>) -> Checked {
             tenant: TENANT.into(),
             action: "mission.lock".into(),
             subject: Some(text.into()),
-            key_hash: Some(key(text)?.hash_hex().into()),
+            key_hash: Some(key(text)?.hash_hex().clone()),
             payload_hash: Some("00ff".into()),
             version_before: Some(0),
             version_after: Some(i64::MAX as u64 - 1),

@@ -237,7 +237,7 @@ impl Universe {
         let key = &self.keys[random.index(self.keys.len())];
         let mut entry = Entry::new(key.tenant_column(), random.pick(["done", "failed"]));
         entry.subject = text(random);
-        entry.key_hash = random.chance(500).then(|| key.hash_hex().into());
+        entry.key_hash = random.chance(500).then(|| key.hash_hex().clone());
         entry.version_before = random.chance(500).then(|| random.below(9));
         entry.version_after = random.chance(500).then(|| random.below(9));
         entry.fence = random.chance(500).then(|| random.below(9));
@@ -299,7 +299,7 @@ impl Universe {
                 let filter = AuditFilter {
                     tenant: random.chance(500).then_some(tenant),
                     subject: random.chance(200).then(|| TEXTS[random.index(2)].to_string()),
-                    key_hash: random.chance(200).then(|| key.hash_hex()),
+                    key_hash: random.chance(200).then(|| key.hash_hex().to_string()),
                     action: random.chance(200).then(|| "done".to_string()),
                     from: Some(from),
                     to: random.chance(500).then_some(to),

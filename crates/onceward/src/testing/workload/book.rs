@@ -119,7 +119,7 @@ pub(super) async fn audit(
     order(&pages)?;
     for (key, outcome) in &outcomes {
         same_outcome(&pages, key, outcome.as_ref())?;
-        let times = done.get(&key.hash_hex()).copied().unwrap_or(0);
+        let times = done.get(&**key.hash_hex()).copied().unwrap_or(0);
         if times != 1 {
             return Err(broken("i11", format!("{key} has {times} audit entries of its end")));
         }
