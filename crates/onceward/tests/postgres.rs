@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use onceward::core::audit::Entry;
 use onceward::core::batch::{Answer, Batch, Condition, There, Write};
 use onceward::core::key::{Key, Kind};
+use onceward::core::limits::MAX_BATCH_WRITES;
 use onceward::core::record::{Body, FenceWrite, State, Time};
 use onceward::core::stamp::{At, Fence};
 use onceward::store::memory::MemoryStore;
@@ -255,6 +256,28 @@ async fn i09_a_group_of_many_tenants_and_kinds_is_one_transaction() {
     }
     let transactions = "SELECT count(DISTINCT xmin::text) FROM records";
     assert_eq!(place.count(transactions).await, 1, "a group that failed is applied one by one");
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn i26_a_group_of_very_many_writes_is_a_few_transactions() {
+    let place = Place::new("numbers").await;
+    let store = place.store().await;
+    let most = store.capabilities().group_max;
+    let entry = || Write::Audit(Box::new(Entry::new("acme", "tested")));
+    let full = |number: usize| {
+        let mut full = (*claim(&request(&number.to_string()))).clone();
+        full.writes.resize_with(MAX_BATCH_WRITES, entry);
+        Arc::new(full)
+    };
+    let answers = store.commit((0..most).map(full).collect()).await.unwrap().answers;
+    assert_eq!(answers.len(), most);
+    let mut fences: Vec<_> = answers.iter().map(|answer| applied(answer).first.unwrap()).collect();
+    assert!(fences.is_sorted(), "numbers of a later part are higher");
+    fences.dedup();
+    assert_eq!(fences.len(), most);
+    let transactions = place.count("SELECT count(DISTINCT xact) FROM audit").await;
+    assert_eq!(transactions, 2, "a group that failed is applied one by one");
     place.remove().await;
 }
 

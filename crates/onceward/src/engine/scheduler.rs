@@ -34,8 +34,11 @@ use crate::store::{Store, StoreError, StoreFuture};
 pub(super) const CONTENDED_PAUSE: Duration = Duration::from_millis(2);
 pub(super) const CONTENDED_PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// The part of a full group that is worth a lane of its own while another is at work, in eighths:
-/// less than half, so that two halves go side by side though they are never quite equal.
+/// Batches that are worth a call: each of more costs hardly less. Halves and parts of a group are
+/// counted from here.
+const WORTH_A_CALL: usize = 64;
+/// The part of those that is worth a lane of its own while another is at work, in eighths: less
+/// than half, so that two halves go side by side though they are never quite equal.
 const WORTH_A_LANE: usize = 3;
 /// How long fewer than that wait for the lane at work, after the last of them came: it may hang on
 /// a broken connection.
@@ -311,19 +314,21 @@ impl Shared {
     }
 
     /// How many a group takes: with very many waiting and other lanes idle, each has its part, so
-    /// that one works while the other is written. Less than half a group is not cut off: a call
-    /// costs the same for few as for many.
+    /// that one works while the other is written. Few are not cut off: a call costs the same for
+    /// few as for many.
     fn share(&self, queue: &Queue) -> usize {
         let idle = queue.lanes.saturating_sub(queue.committing).max(1);
         let part = queue.waiting.ready().div_ceil(idle);
-        if part < self.group_max.div_ceil(2) { self.group_max } else { part.min(self.group_max) }
+        let half = self.group_max.min(WORTH_A_CALL).div_ceil(2);
+        if part < half { self.group_max } else { part.min(self.group_max) }
     }
 
     /// Whether those who may go are left to the lane that is at work: few of them would pay a whole
     /// call, and wait for the same disk, where a moment later they share one with all whom that
     /// lane answers.
     fn holds_back(&self, queue: &Queue) -> bool {
-        queue.committing > 0 && queue.waiting.ready() < self.group_max * WORTH_A_LANE / 8
+        let worth_it = self.group_max.min(WORTH_A_CALL) * WORTH_A_LANE / 8;
+        queue.committing > 0 && queue.waiting.ready() < worth_it
     }
 
     fn finished(&self, group: &[Waiting]) {

@@ -25,6 +25,10 @@ use super::sql::{self, Sql};
 /// Tokens that a session writes before it drops old ones.
 const TOKENS_PER_PURGE: u32 = 256;
 
+/// Writes of one call: each may hold a lock, of some thousands that all sessions of the server
+/// share; and it has a number, of the 4,096 that one draw stands for.
+const WRITES_MAX: usize = 2_560;
+
 /// What one batch came to: an answer, or what is wrong with it alone.
 type Result1 = Result<Answer, StoreError>;
 
@@ -34,21 +38,56 @@ pub(super) async fn commit(
     schema: &str,
     group: &[Arc<Batch>],
 ) -> Result<Committed, StoreError> {
-    let session = &lease.session;
-    let results = if group.iter().any(|batch| prunes(batch)) {
-        one_by_one(session, schema, group).await
-    } else {
-        match attempt(session, schema, group).await {
-            Err(Failure::Rejected { .. }) if group.len() > 1 => {
-                one_by_one(session, schema, group).await
-            }
-            Err(Failure::Rejected { transient, text }) => Ok(vec![rejected(transient, text)]),
-            other => other,
-        }
-    };
-    let results = results.map_err(Failure::into_store_error)?;
+    let mut results = Vec::with_capacity(group.len());
+    for part in parts(group) {
+        // What fails here is lost, never refused: that is right for the parts before it, too.
+        let applied = together(&lease.session, schema, part).await;
+        results.extend(applied.map_err(Failure::into_store_error)?);
+    }
     lease.give_back();
     settle(results)
+}
+
+/// The group in parts of so many writes; nearly always one.
+fn parts(group: &[Arc<Batch>]) -> impl Iterator<Item = &[Arc<Batch>]> {
+    let mut rest = group;
+    std::iter::from_fn(move || {
+        let mut writes = 0;
+        let fits = rest.iter().take_while(|batch| {
+            writes += batch.writes.len();
+            writes <= WRITES_MAX
+        });
+        let end = fits.count().max(1).min(rest.len());
+        let (part, left) = rest.split_at(end);
+        rest = left;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+/// One transaction for all, or one for each where that fails.
+async fn together(
+    session: &Session,
+    schema: &str,
+    group: &[Arc<Batch>],
+) -> Result<Vec<Result1>, Failure> {
+    if group.iter().any(|batch| prunes(batch)) {
+        return one_by_one(session, schema, group).await;
+    }
+    match attempt(session, schema, group).await {
+        Err(Failure::Rejected { .. }) if group.len() > 1 => {
+            one_by_one(session, schema, group).await
+        }
+        Err(Failure::Rejected { transient, text }) => Ok(vec![rejected(transient, text)]),
+        other => other,
+    }
+}
+
+/// What a session that is gone means once something may have been committed: it is not known.
+fn lost(failure: Failure) -> Failure {
+    match failure {
+        Failure::Gone(text) => Failure::Lost(text),
+        other => other,
+    }
 }
 
 /// A batch that fails for a reason of its own must not fail its neighbours, and an answer has no
@@ -83,8 +122,7 @@ async fn one_by_one(
             Ok(one) => results.extend(one),
             Err(Failure::Rejected { transient, text }) => results.push(rejected(transient, text)),
             // Those before it may have been committed: for them nothing else can be said.
-            Err(Failure::Gone(text)) => return Err(Failure::Lost(text)),
-            Err(broken) => return Err(broken),
+            Err(broken) => return Err(lost(broken)),
         }
     }
     Ok(results)
@@ -155,10 +193,6 @@ async fn attempt(
     let purges = session.tokens_written(call.group.tokens(), TOKENS_PER_PURGE);
     call.purge_ms = purges.then_some(TOKEN_KEPT_MS.cast_signed());
     let statement = session.prepared(Sql::ApplyGroup);
-    let lost = |failure| match failure {
-        Failure::Gone(text) => Failure::Lost(text),
-        other => other,
-    };
     let values = call.values();
     let answered = session.flight(session.client.query(statement, &values)).await.map_err(lost)?;
     let rows = answered.map_err(|error| match breaks_session(&error) {

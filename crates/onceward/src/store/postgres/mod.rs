@@ -47,8 +47,9 @@ use watch::Watch;
 
 /// Groups that are worth having under way at once, and connections that commit.
 const LANES: u32 = 2;
-/// Most batches in one group.
-const GROUP_MAX: usize = 64;
+/// Most batches in one group. More cost less each, and hold more of the server's locks at once: a
+/// few for each batch, of some thousands that all its sessions share.
+const GROUP_MAX: usize = 128;
 const NAME: &str = "postgres";
 
 /// A store in a Postgres database.
