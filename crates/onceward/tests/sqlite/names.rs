@@ -26,11 +26,18 @@ const TURNS_MAX: u32 = 2_000;
 const NOW: At = At(1_000);
 /// Nothing is killed here, so nothing has to wait for the disk.
 const OPTIONS: SqliteOptions =
-    SqliteOptions { durability: SqliteDurability::WalNormal, readers: 2, exclusive: false };
+    SqliteOptions { durability: SqliteDurability::WalNormal, readers: 2, exclusive: true };
 
 fn open(folder: &Folder) -> SqliteStore {
     let (clock, _) = StoreClock::manual(NOW);
     SqliteStore::open_with_clock(folder.database(), OPTIONS, clock).unwrap()
+}
+
+/// One that leaves the file to others too.
+fn open_shared(folder: &Folder) -> SqliteStore {
+    let (clock, _) = StoreClock::manual(NOW);
+    let options = SqliteOptions { exclusive: false, ..OPTIONS };
+    SqliteStore::open_with_clock(folder.database(), options, clock).unwrap()
 }
 
 /// Keys whose names are in another order than their numbers.
@@ -183,7 +190,8 @@ async fn i17_names_move_and_nobody_notices() {
     compare(&store, &memory, &keys).await;
     compare(&look, &memory, &keys).await;
     // A second writer, in turns: each learns what the other did.
-    let other = open(&folder);
+    store.close().await.unwrap();
+    let (store, other) = (open_shared(&folder), open_shared(&folder));
     for _ in 0..3 {
         commit(&other, &memory, keys.group()).await;
         commit(&store, &memory, keys.group()).await;
@@ -281,7 +289,7 @@ fn random_group(seed: &mut u64, claimed: &mut u32, sent: &mut Vec<Arc<Batch>>) -
     group
 }
 
-/// Compares this many keys all over: what both say of them now.
+/// Compares this many keys all over: what both say of them now, together and one by one.
 async fn compare_random(
     (store, memory): (&SqliteStore, &MemoryStore),
     seed: &mut u64,
@@ -290,7 +298,10 @@ async fn compare_random(
     let read = |number| Read::Record { key: scattered(number), payload: false };
     let reads: Vec<_> = (0..count).map(|_| read(below(seed, claimed + 10))).collect();
     let expected = facts(&memory.load(reads.clone()).await.unwrap());
-    assert_eq!(facts(&store.load(reads).await.unwrap()), expected);
+    assert_eq!(facts(&store.load(reads.clone()).await.unwrap()), expected);
+    for (read, expected) in reads.into_iter().zip(expected) {
+        assert_eq!(facts(&store.load(vec![read]).await.unwrap()), [expected]);
+    }
 }
 
 #[tokio::test]

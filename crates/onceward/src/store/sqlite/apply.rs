@@ -198,11 +198,11 @@ impl<'c> Writes<'c> {
         Ok(())
     }
 
-    /// The transaction is committed.
-    pub(super) fn committed(&mut self) {
+    /// The transaction is committed, as this commit.
+    pub(super) fn committed(&mut self, commit: u64) {
         self.names.added.clear();
         self.names.deleted.clear();
-        self.shared.young.arrived(&self.names.slice);
+        self.shared.young.arrived(&self.names.slice, commit);
     }
 
     /// The transaction is rolled back.

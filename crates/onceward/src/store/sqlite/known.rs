@@ -44,7 +44,7 @@ const READ_AT_ONCE: usize = 2_000;
 /// worth it.
 const STARTS_MAX: u32 = 2;
 
-/// What is known of the index of names. Asked and told by the writer alone.
+/// What is known of the index of names. Told by the writer alone.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     state: Mutex<State>,
@@ -56,6 +56,9 @@ pub(super) struct Known {
 struct State {
     /// Has every name that is in the index.
     whole: Option<Filter>,
+    /// The latest commit that it may have been read after: without it, names that were deleted are
+    /// there.
+    forgot: u64,
     /// Has what was brought to the index since the thread was told to read, for a filter to come.
     next: Option<Filter>,
     /// The number of the latest order, and whether the thread has yet to take it.
@@ -92,11 +95,19 @@ impl Known {
         }
     }
 
-    /// Whether a name is certainly not in the index.
+    /// Whether a name is certainly not in the index: for the writer, under its own lock.
     pub(super) fn lacks(&self, key: &Key) -> bool {
-        let state = self.locked();
-        let Some(whole) = &state.whole else { return false };
-        !whole.has(self.hasher.hash_one(key))
+        let hash = self.hasher.hash_one(key);
+        self.locked().whole.as_ref().is_some_and(|whole| !whole.has(hash))
+    }
+
+    /// The same for others. Answers the commit that has to be durable before anybody may be told
+    /// so; `None` when it may be there, or to know it would mean to wait for the writer.
+    pub(super) fn lacks_now(&self, key: &Key) -> Option<u64> {
+        let hash = self.hasher.hash_one(key);
+        let state = self.state.try_lock().ok()?;
+        let lacks = state.whole.as_ref().is_some_and(|whole| !whole.has(hash));
+        lacks.then_some(state.forgot)
     }
 
     /// Names are about to be brought to the index.
@@ -124,25 +135,34 @@ impl Known {
         self.ordered.notify_one();
     }
 
-    /// The thread: reads the names in the index when it is told to.
-    pub(super) fn run(&self, connection: &Connection) {
+    /// The thread: reads the names in the index when it is told to. `seen` is the last commit that
+    /// anyone may have seen.
+    pub(super) fn run(&self, connection: &Connection, seen: impl Fn() -> u64) {
         while let Some((order, filter)) = self.wait() {
-            self.fulfil(connection, order, filter);
+            self.fulfil(connection, order, filter, &seen);
         }
     }
 
     /// Reads the names in the index. What can't be read leaves every name known: whoever looks
     /// there is told what is wrong.
-    fn fulfil(&self, connection: &Connection, order: u64, mut filter: Filter) {
+    fn fulfil(
+        &self,
+        connection: &Connection,
+        order: u64,
+        mut filter: Filter,
+        seen: impl Fn() -> u64,
+    ) {
         let read = self.read(connection, order, &mut filter);
         let mut state = self.locked();
         if state.order != order {
             return;
         }
+        let mut before = None;
         match (read, state.next.take()) {
             (Ok(true), Some(next)) => {
                 filter.merge(&next);
-                state.whole = Some(filter);
+                before = state.whole.replace(filter);
+                state.forgot = seen();
             }
             _ => {
                 // Not tried again and again: the one that is full goes on.
@@ -151,6 +171,9 @@ impl Known {
                 }
             }
         }
+        drop(state);
+        // Not under the lock: a large one takes a while.
+        drop(before);
     }
 
     /// Reads all names. False when that is not wanted any more.
@@ -289,7 +312,7 @@ mod tests {
     /// Does what the thread would do.
     fn read(known: &Known, connection: &Connection) {
         let (order, filter) = known.wait().unwrap();
-        known.fulfil(connection, order, filter);
+        known.fulfil(connection, order, filter, || 7);
     }
 
     fn lacking(known: &Known, numbers: std::ops::Range<usize>) -> usize {
@@ -299,9 +322,9 @@ mod tests {
     #[test]
     fn nothing_is_lacking_before_all_names_are_read() {
         let known = Known::default();
-        assert!(!known.lacks(&key(1)));
+        assert_eq!(known.lacks_now(&key(1)), None);
         known.start(1);
-        assert!(!known.lacks(&key(1)));
+        assert_eq!(known.lacks_now(&key(1)), None);
         read(&known, &database(&named(0..5_000)));
         assert_eq!(lacking(&known, 0..5_000), 0);
         assert!(lacking(&known, 5_000..15_000) > 9_900);
@@ -313,7 +336,7 @@ mod tests {
         known.start(1);
         let (order, filter) = known.wait().unwrap();
         known.bring(&named(0..100));
-        known.fulfil(&database(&named(100..200)), order, filter);
+        known.fulfil(&database(&named(100..200)), order, filter, || 7);
         known.bring(&named(200..300));
         assert_eq!(lacking(&known, 0..300), 0);
         assert!(lacking(&known, 300..400) > 90);
@@ -325,12 +348,12 @@ mod tests {
         known.start(1);
         let (order, filter) = known.wait().unwrap();
         known.start(1);
-        known.fulfil(&database(&[]), order, filter);
-        assert!(!known.lacks(&key(1)), "another process has written since");
+        known.fulfil(&database(&[]), order, filter, || 7);
+        assert_eq!(known.lacks_now(&key(1)), None, "another process has written since");
         read(&known, &database(&[]));
-        assert!(known.lacks(&key(1)));
+        assert_eq!(known.lacks_now(&key(1)), Some(7));
         known.start(1);
-        assert!(!known.lacks(&key(1)), "several write to this file");
+        assert_eq!(known.lacks_now(&key(1)), None, "several write to this file");
         known.stop();
         assert!(known.wait().is_none());
     }
@@ -349,7 +372,7 @@ mod tests {
         let (order, filter) = known.wait().unwrap();
         assert_eq!(filter.names_max, 2 * NAMES_MIN);
         known.bring(&named(full + 10..full + 20));
-        known.fulfil(&database(&names[..1_000]), order, filter);
+        known.fulfil(&database(&names[..1_000]), order, filter, || 7);
         assert_eq!(lacking(&known, 0..1_000) + lacking(&known, full..full + 20), 0);
         assert!(lacking(&known, 1_000..NAMES_MIN) > NAMES_MIN / 2, "by the new one");
     }
@@ -362,7 +385,7 @@ mod tests {
         known.bring(&named(0..NAMES_MIN + 1));
         known.bring(&named(0..1));
         let (order, filter) = known.wait().unwrap();
-        known.fulfil(&Connection::open_in_memory().unwrap(), order, filter);
+        known.fulfil(&Connection::open_in_memory().unwrap(), order, filter, || 7);
         assert_eq!(lacking(&known, 0..NAMES_MIN + 1), 0);
         assert!(lacking(&known, 200_000..201_000) > 500);
         known.bring(&named(0..1));

@@ -39,7 +39,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::clock::StoreClock;
 use super::{
-    Capabilities, Committed, Cursor, Durability, List, Loaded, Page, Read, Store, StoreError,
+    Capabilities, Committed, Cursor, Durability, Fact, List, Loaded, Page, Read, Store, StoreError,
     StoreFuture,
 };
 
@@ -61,9 +61,9 @@ pub struct SqliteOptions {
     pub durability: SqliteDurability,
     /// Threads that read, each with a connection of its own; at least one. Default: 2.
     pub readers: usize,
-    /// Whether the file is locked against a second server. Without the lock a tool can write beside
-    /// a server: stamps and instants stay in order, but nobody tells the server's waiters.
-    /// Default: true.
+    /// Whether the file is locked against every other process that writes. Those that don't ask for
+    /// it can write beside each other, not beside one that does: stamps and instants stay in order,
+    /// but nobody tells the others' waiters. Default: true.
     pub exclusive: bool,
 }
 
@@ -81,6 +81,8 @@ pub struct SqliteStore {
     shared: Arc<Shared>,
     queue: Arc<reader::Queue>,
     log: Arc<checkpoint::Log>,
+    /// Whether nobody else writes to the file: what memory does not know is not there.
+    exclusive: bool,
     /// None when the store was opened to look at it.
     writer: Option<Sender<writer::Message>>,
     running: Mutex<Running>,
@@ -92,6 +94,19 @@ struct Running {
     threads: Vec<JoinHandle<()>>,
     /// Ends once every thread has.
     ended: Option<mpsc::Receiver<()>>,
+}
+
+/// The file, as long as the writer has it. However that ends, memory tells nothing from then on:
+/// others may write.
+struct Hold {
+    shared: Arc<Shared>,
+    _lock: open::Lock,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.shared.young.doubt();
+    }
 }
 
 /// What the threads share.
@@ -187,7 +202,7 @@ impl SqliteStore {
         disk: impl FnOnce(File) -> Box<sync::Disk>,
     ) -> Result<Self, StoreError> {
         open::check_place(path)?;
-        let lock = options.exclusive.then(|| open::lock(path)).transpose()?;
+        let lock = open::lock(path, options.exclusive)?;
         let mut connection = open::prepare(path)?;
         let floor = last_now(&connection, path)?;
         let readers = options.readers.max(1);
@@ -196,6 +211,7 @@ impl SqliteStore {
             SqliteDurability::WalNormal => Durability::Weak("wal-normal"),
         };
         let mut store = Self::new(path, durability, clock(floor), floor, readers);
+        store.exclusive = options.exclusive;
         let (ended, end) = mpsc::channel(1);
         for number in 0..readers {
             store.spawn_reader(open::reader(path)?, number, ended.clone())?;
@@ -209,7 +225,7 @@ impl SqliteStore {
         })?;
         let (shared, names) = (store.shared.clone(), open::reader(path)?);
         store.spawn("onceward-sqlite-known".into(), ended.clone(), move || {
-            shared.known.run(&names);
+            shared.known.run(&names, || shared.sync.seen());
         })?;
         let (sender, inbox) = channel();
         let shared = store.shared.clone();
@@ -218,11 +234,12 @@ impl SqliteStore {
         // From here on whatever fails drops the store, which has to be able to stop the writer.
         store.writer = Some(sender);
         shared.sync.join();
+        let hold = Hold { shared: shared.clone(), _lock: lock };
         store.spawn("onceward-sqlite-writer".into(), ended.clone(), move || {
             writer.run(connection);
             shared.sync.leave();
             // Let go of by the writer itself: nobody may open the file before it has ended.
-            drop(lock);
+            drop(hold);
         })?;
         match store.durability {
             Durability::Full => store.spawn_sync(disk(open::log(path)?), ended)?,
@@ -258,6 +275,7 @@ impl SqliteStore {
             shared: Arc::new(shared),
             queue: Arc::new(reader::Queue::new(readers)),
             log: Arc::default(),
+            exclusive: false,
             writer: None,
             running: Mutex::default(),
         }
@@ -337,6 +355,27 @@ impl SqliteStore {
         writer.send(writer::Message::Commit(call)).map_err(|_| self.closed())
     }
 
+    /// The answer to a look for records of which none is there, when memory alone can tell: most
+    /// looks before a first claim. Names are known before their commit, they come to the index
+    /// before they leave the young, and both are asked in this order; so what neither has was not
+    /// there when the look began. What was there then, and is forgotten meanwhile, is forgotten by
+    /// a commit that was not settled then.
+    fn nothing_there(&self, reads: &[Read]) -> Option<Loaded> {
+        if !self.exclusive || reads.is_empty() || self.check_open().is_err() {
+            return None;
+        }
+        let settled = self.shared.sync.settled()?;
+        for read in reads {
+            let Read::Record { key, .. } = read else { return None };
+            let forgot = self.shared.young.lacks(key)?.max(self.shared.known.lacks_now(key)?);
+            if forgot > settled {
+                return None;
+            }
+        }
+        let facts = reads.iter().map(|_| Fact::Record(None)).collect();
+        Some(Loaded { now: self.shared.now(), facts })
+    }
+
     fn check_open(&self) -> Result<(), StoreError> {
         if self.shared.closed.load(Ordering::SeqCst) { Err(self.closed()) } else { Ok(()) }
     }
@@ -377,6 +416,11 @@ impl Store for SqliteStore {
 
     fn load(&self, reads: Vec<Read>) -> StoreFuture<'_, Loaded> {
         Box::pin(async move {
+            if let Some(loaded) = self.nothing_there(&reads) {
+                // Who asks again and again has to let others run now and then.
+                tokio::task::coop::consume_budget().await;
+                return Ok(loaded);
+            }
             let (reply, answer) = oneshot::channel();
             if !self.queue.push(reader::Call::Load { reads, reply }) {
                 return Err(self.closed());
@@ -453,3 +497,6 @@ impl Drop for SqliteStore {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

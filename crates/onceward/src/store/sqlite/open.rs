@@ -43,8 +43,8 @@ impl Drop for Lock {
     }
 }
 
-/// Locks the file against a second server.
-pub(super) fn lock(path: &Path) -> Result<Lock, StoreError> {
+/// Locks the file against all others that write, or shares it with those that share it too.
+pub(super) fn lock(path: &Path, exclusive: bool) -> Result<Lock, StoreError> {
     let lock_path = beside(path, ".lock");
     let mut file = open_lock(&lock_path, true).map_err(|error| {
         StoreError::Open(format!(
@@ -52,7 +52,13 @@ pub(super) fn lock(path: &Path) -> Result<Lock, StoreError> {
             lock_path.display()
         ))
     })?;
-    match file.try_lock() {
+    let locked = if exclusive { file.try_lock() } else { file.try_lock_shared() };
+    match locked {
+        Ok(()) if !exclusive => {
+            // One of several: whom an earlier run named is none of them.
+            let _ = file.set_len(0);
+            Ok(Lock(file))
+        }
         Ok(()) => {
             // The text is for people and commands; the lock itself is what counts, so a failure
             // here is none.
@@ -106,8 +112,8 @@ pub(super) fn announce(path: &Path, announced: &Announced) -> io::Result<()> {
 /// How the process that holds the lock now can be reached, if it said so.
 pub(super) fn announced(path: &Path) -> Option<Announced> {
     let mut file = open_lock(&beside(path, ".lock"), false).ok()?;
-    if !matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-        // Nobody holds it: what it says is of an earlier run.
+    if !matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
+        // Nobody holds it alone: what it says is of an earlier run.
         return None;
     }
     let text = read_lock(&mut file);
@@ -325,12 +331,17 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("onceward-lock-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("x.db");
-        let held = lock(&path).unwrap();
+        let held = lock(&path, true).unwrap();
         // What a process has between its fork and its exec.
         let _copy = held.0.try_clone().unwrap();
-        lock(&path).unwrap_err();
+        lock(&path, true).unwrap_err();
+        lock(&path, false).unwrap_err();
         drop(held);
-        lock(&path).unwrap();
+        let shared = lock(&path, false).unwrap();
+        lock(&path, false).unwrap();
+        lock(&path, true).unwrap_err();
+        drop(shared);
+        lock(&path, true).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

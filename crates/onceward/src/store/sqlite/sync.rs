@@ -109,6 +109,13 @@ impl Sync {
         self.filled.notify_one();
     }
 
+    /// The last commit that can't be taken back any more; where less was asked for, the last that
+    /// has begun, before which all its names were known. `None` once the disk has failed.
+    pub(super) fn settled(&self) -> Option<u64> {
+        let durable = self.durable.load(Ordering::Acquire).min(self.seen());
+        self.locked().broken.is_none().then_some(durable)
+    }
+
     /// Whether a commit waits for its sync to begin: the next one would only wait with it, so its
     /// writer may as well gather more, and is told ([`Message::Syncing`]) when that sync begins.
     /// One commit is made while the one before it is synced, and is in the log when that ends.

@@ -433,12 +433,16 @@ impl<'c> Session<'c> {
                 self.shared.sync.end(commit);
                 if let Err(error) = committed {
                     self.in_doubt = true;
+                    if !could_not_write(&error) {
+                        // Before names are taken back that may be there.
+                        self.shared.young.doubt();
+                    }
                     self.roll_back();
                     // Reads that wait for this commit have no other answer to ride with.
                     self.shared.sync.tell(commit, std::iter::empty());
                     return Err(Failed::AtCommit(error));
                 }
-                self.writes.committed();
+                self.writes.committed(commit);
                 self.shared.saw(self.writes.now());
                 Ok(answers)
             }

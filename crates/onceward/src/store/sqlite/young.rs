@@ -16,7 +16,7 @@ use onceward_core::key::Key;
 /// outside it.
 const GATHERED: usize = 65_536;
 /// As many are gathered on a large file: the larger the index, the fewer of them share a page of
-/// it. A name takes some two hundred bytes of memory.
+/// it. A name takes two or three hundred bytes of memory.
 const GATHERED_MAX: usize = 2 * GATHERED;
 /// Pages of the file for each name that is gathered.
 const PAGES_A_NAME: u64 = 2;
@@ -35,6 +35,8 @@ struct Names {
     moving: Option<Moving>,
     /// Rows that were deleted while their names were here: those names are not brought anywhere.
     gone: HashSet<i64>,
+    /// The latest commit in which the name of a deleted row left: without it the row is there.
+    forgot: u64,
 }
 
 /// How many names are gathered.
@@ -84,16 +86,30 @@ impl Young {
         covered.then(|| names.get(key))
     }
 
+    /// Whether no young record has this name. Answers the commit that has to be durable before
+    /// anybody may be told so; `None` when there is such a record, or could be, or to know it would
+    /// mean to wait for the writer.
+    pub(super) fn lacks(&self, key: &Key) -> Option<u64> {
+        let names = self.0.try_read().ok()?;
+        (names.range.is_some() && names.get(key).is_none()).then_some(names.forgot)
+    }
+
+    /// A commit may or may not have happened: what is here is worth nothing until it is read anew.
+    pub(super) fn doubt(&self) {
+        self.write().range = None;
+    }
+
     /// Whether these are the names outside the index, neither more nor less.
     pub(super) fn is_at(&self, indexed: u64, stamp: u64) -> bool {
         self.read().range == Some((indexed, stamp))
     }
 
-    /// Begins anew with what was read from the rows.
-    pub(super) fn fill(&self, indexed: u64, stamp: u64, names: HashMap<Key, i64>) {
+    /// Begins anew with what was read from the rows, which have seen this commit.
+    pub(super) fn fill(&self, indexed: u64, stamp: u64, names: HashMap<Key, i64>, commit: u64) {
         let range = Some((indexed, stamp));
         let mut there = self.write();
-        *there = Names { range, gather: there.gather, fresh: names, ..Names::default() };
+        let (gather, forgot) = (there.gather, commit);
+        *there = Names { range, gather, fresh: names, forgot, ..Names::default() };
     }
 
     /// Gathers as many as are worth it on a file of so many pages.
@@ -149,8 +165,9 @@ impl Young {
         Slice { names: there, counted: end - moving.arrived, indexed }
     }
 
-    /// What [`Young::next`] gave is committed. Sends the next on their way once it is time.
-    pub(super) fn arrived(&self, slice: &Slice) {
+    /// What [`Young::next`] gave is committed, in this commit. Sends the next on their way once it
+    /// is time.
+    pub(super) fn arrived(&self, slice: &Slice, commit: u64) {
         let mut names = self.write();
         if let Some(moving) = &mut names.moving {
             moving.arrived += slice.counted;
@@ -165,7 +182,11 @@ impl Young {
             if let Some((above, _)) = &mut names.range {
                 *above = indexed;
             }
+            let before = names.gone.len();
             names.gone.retain(|id| id.cast_unsigned() > indexed);
+            if names.gone.len() < before {
+                names.forgot = commit;
+            }
         }
         if names.moving.is_none() && names.fresh.len() >= names.gather.0 {
             names.send();
@@ -176,6 +197,12 @@ impl Young {
             let thread = std::thread::Builder::new().name("onceward-sqlite-names".into());
             let _ = thread.spawn(move || drop(gone));
         }
+    }
+
+    /// As if the name of a deleted row had left in this commit.
+    #[cfg(test)]
+    pub(super) fn forgot_in(&self, commit: u64) {
+        self.write().forgot = commit;
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Names> {
@@ -254,7 +281,7 @@ mod tests {
         let young = Young::default();
         let names = (1..=count).map(|number| (key(number), i64::try_from(number).unwrap()));
         let stamp = u64::try_from(count).unwrap();
-        young.fill(0, stamp, names.collect());
+        young.fill(0, stamp, names.collect(), 3);
         (young, stamp)
     }
 
@@ -262,7 +289,7 @@ mod tests {
     fn a_snapshot_is_told_when_names_have_left_for_an_index_that_it_does_not_see() {
         let (young, stamp) = filled(GATHERED);
         assert_eq!(young.find(&key(1), 0, stamp), Some(Some(1)));
-        young.arrived(&young.next(0, stamp));
+        young.arrived(&young.next(0, stamp), 4);
         let slice = loop {
             let slice = young.next(usize::MAX, stamp);
             if !slice.names.is_empty() {
@@ -271,7 +298,7 @@ mod tests {
             std::thread::yield_now();
         };
         assert_eq!(young.find(&key(1), 0, stamp), Some(Some(1)));
-        young.arrived(&slice);
+        young.arrived(&slice, 5);
         assert_eq!(young.find(&key(1), 0, stamp), None, "an older snapshot looks for itself");
         assert_eq!(young.find(&key(1), stamp, stamp), Some(None));
         assert_eq!(young.find(&key(1), stamp, stamp + 1), None, "another process has written");
@@ -286,8 +313,12 @@ mod tests {
         let slice = young.next(2, stamp);
         assert_eq!((slice.names.len(), slice.indexed), (2 * GATHERED - 1, Some(stamp)));
         assert!(!slice.names.contains(&(key(1), 1)) && slice.names.contains(&(key(2), 2)));
-        young.arrived(&slice);
+        assert_eq!(young.lacks(&key(1)), None, "its row may be there");
+        young.arrived(&slice, 4);
         assert!(young.read().gone.is_empty(), "nobody asks for it any more");
+        assert_eq!(young.lacks(&key(1)), Some(4), "once its deletion is durable");
+        young.doubt();
+        assert_eq!(young.lacks(&key(1)), None);
     }
 
     #[test]
@@ -298,8 +329,9 @@ mod tests {
         let slice = young.next(2, stamp);
         assert_eq!((slice.names.len(), slice.indexed), (2 * GATHERED, Some(stamp)));
         assert!(slice.names.is_sorted(), "in the order of the names");
-        young.arrived(&slice);
+        young.arrived(&slice, 4);
         assert_eq!(young.get(&slice.names[0].0), None);
+        assert_eq!(young.lacks(&slice.names[0].0), Some(3), "nothing was deleted since");
         assert!(young.is_at(stamp, stamp));
     }
 }

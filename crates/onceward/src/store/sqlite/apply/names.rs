@@ -24,7 +24,8 @@ impl Writes<'_> {
         let pages = self.see_pages()?;
         // Nothing can fail from here on: both begin anew, or neither.
         self.shared.known.start(pages);
-        self.shared.young.fill(self.meta.indexed, self.meta.stamp, names);
+        let seen = self.shared.sync.seen();
+        self.shared.young.fill(self.meta.indexed, self.meta.stamp, names, seen);
         Ok(())
     }
 

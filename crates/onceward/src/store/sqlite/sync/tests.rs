@@ -10,51 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use onceward_core::batch::{Answer, Batch, Condition, Write};
-use onceward_core::decide::{Claim, Facts, Step, claim};
-use onceward_core::fingerprint::fingerprint_bytes;
-use onceward_core::key::{Key, Kind};
 use onceward_core::stamp::Token;
 
+use super::super::tests::{Folder, first_claim, key};
 use super::super::{SqliteDurability, SqliteOptions, SqliteStore, StoreClock};
 use crate::store::{Fact, Read, Store};
 
 const WRITERS: u64 = 8;
 const EACH: u64 = 60;
-
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let name = format!("onceward-power-{name}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What can't be removed lies in the system's temporary folder.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn key(id: u64) -> Key {
-    Key::new(Kind::Request, "acme", "POST /payments", &format!("k{id}")).unwrap()
-}
-
-fn first_claim(id: u64) -> Arc<Batch> {
-    let claimed = Claim::new(key(id), fingerprint_bytes(b"{}"));
-    match claim(&claimed, Token(u128::from(id) + 1), &Facts::default()) {
-        Step::Commit(batch, _) => Arc::new(batch),
-        other => panic!("{other:?}"),
-    }
-}
 
 /// What someone was told, and how much of the log was on the disk by then.
 type Told = Arc<Mutex<Vec<(u64, u64)>>>;

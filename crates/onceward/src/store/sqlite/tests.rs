@@ -1,0 +1,190 @@
+//! What memory alone answers: that a record is not there, and nothing else.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex};
+
+use onceward_core::batch::{Answer, Batch, Condition, Write};
+use onceward_core::decide::{Claim, Facts, Step, claim};
+use onceward_core::fingerprint::fingerprint_bytes;
+use onceward_core::key::{Key, Kind, Subject};
+use onceward_core::stamp::Token;
+
+use super::super::{Fact, Read, Store};
+use super::{SqliteOptions, SqliteStore, StoreClock};
+
+/// A folder of its own, removed when it is dropped.
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    pub(super) fn new(name: &str) -> Self {
+        let name = format!("onceward-sqlite-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What can't be removed lies in the system's temporary folder.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(super) fn key(id: u64) -> Key {
+    Key::new(Kind::Request, "acme", "POST /payments", &format!("k{id}")).unwrap()
+}
+
+fn read(id: u64) -> Read {
+    Read::Record { key: key(id), payload: false }
+}
+
+pub(super) fn first_claim(id: u64) -> Arc<Batch> {
+    let claimed = Claim::new(key(id), fingerprint_bytes(b"{}"));
+    match claim(&claimed, Token(u128::from(id) + 1), &Facts::default()) {
+        Step::Commit(batch, _) => Arc::new(batch),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn apply(store: &SqliteStore, batch: Arc<Batch>) {
+    let answers = store.commit(vec![batch]).await.unwrap().answers;
+    assert!(matches!(answers[..], [Answer::Applied(_)]), "{answers:?}");
+}
+
+/// Waits until all names of the index are known: a thread reads them.
+async fn until_known(store: &SqliteStore) {
+    while store.shared.known.lacks_now(&key(u64::MAX)).is_none()
+        || store.shared.young.lacks(&key(u64::MAX)).is_none()
+    {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn only_records_that_were_never_there_are_told_from_memory() {
+    let folder = Folder::new("never");
+    let store = SqliteStore::open(folder.file("x.db"), SqliteOptions::default()).unwrap();
+    until_known(&store).await;
+    apply(&store, first_claim(1)).await;
+    let loaded = store.nothing_there(&[read(2), read(3)]).unwrap();
+    assert!(matches!(loaded.facts[..], [Fact::Record(None), Fact::Record(None)]));
+    assert!(store.nothing_there(&[read(1)]).is_none());
+    assert!(store.nothing_there(&[read(2), read(1)]).is_none());
+    assert!(store.nothing_there(&[]).is_none(), "who asks for the time wants the file to answer");
+    let mark = Read::Mark(Subject::new("acme", "calendar", "1").unwrap());
+    assert!(store.nothing_there(&[mark]).is_none());
+
+    let gone = Batch {
+        token: Token(9),
+        conditions: Vec::<Condition>::new(),
+        writes: vec![Write::Delete(key(1))],
+    };
+    apply(&store, Arc::new(gone)).await;
+    assert!(store.nothing_there(&[read(1)]).is_none(), "the file tells that it is gone");
+    assert!(matches!(store.load(vec![read(1)]).await.unwrap().facts[..], [Fact::Record(None)]));
+    store.close().await.unwrap();
+    assert!(store.nothing_there(&[read(2)]).is_none(), "a closed store answers nothing");
+    store.load(vec![read(2)]).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_record_of_an_earlier_run_is_never_told_to_be_absent() {
+    let folder = Folder::new("reopened");
+    let store = SqliteStore::open(folder.file("x.db"), SqliteOptions::default()).unwrap();
+    for id in 0..200 {
+        apply(&store, first_claim(id)).await;
+    }
+    store.close().await.unwrap();
+    // Each time from the first moment on, while the names are still being read.
+    for _ in 0..20 {
+        let store = SqliteStore::open(folder.file("x.db"), SqliteOptions::default()).unwrap();
+        for id in 0..200 {
+            assert!(store.nothing_there(&[read(id)]).is_none());
+        }
+        until_known(&store).await;
+        for id in 0..200 {
+            assert!(store.nothing_there(&[read(id)]).is_none());
+        }
+        store.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn who_shares_the_file_asks_the_file() {
+    let folder = Folder::new("shared");
+    let options = SqliteOptions { exclusive: false, ..SqliteOptions::default() };
+    let store = SqliteStore::open(folder.file("x.db"), options).unwrap();
+    until_known(&store).await;
+    assert!(store.nothing_there(&[read(1)]).is_none());
+    let other = SqliteStore::open(folder.file("x.db"), options).unwrap();
+    apply(&other, first_claim(1)).await;
+    let facts = store.load(vec![read(1)]).await.unwrap().facts;
+    assert!(matches!(facts[..], [Fact::Record(Some(_))]));
+}
+
+/// A disk that can be held up. Let go of when this is dropped, or a failed test would never end.
+#[derive(Default)]
+struct HeldUp(Arc<(Mutex<bool>, Condvar)>);
+
+impl HeldUp {
+    fn set(&self, held: bool) {
+        *self.0.0.lock().unwrap() = held;
+        self.0.1.notify_all();
+    }
+
+    fn disk(&self, log: std::fs::File) -> Box<super::sync::Disk> {
+        let state = self.0.clone();
+        Box::new(move || {
+            drop(state.1.wait_while(state.0.lock().unwrap(), |held| *held).unwrap());
+            log.sync_data()
+        })
+    }
+}
+
+impl Drop for HeldUp {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_commit_in_flight_has_made_or_forgotten_is_left_to_the_file() {
+    let folder = Folder::new("flight");
+    let options = SqliteOptions::default();
+    let (clock, path) = (StoreClock::machine, folder.file("x.db"));
+    let held = HeldUp::default();
+    let store = SqliteStore::open_for_writing(&path, options, clock, |log| held.disk(log));
+    let store = Arc::new(store.unwrap());
+    // Dropped before the store.
+    let held = held;
+    until_known(&store).await;
+    apply(&store, first_claim(1)).await;
+    held.set(true);
+    let claiming = store.clone();
+    let pending = tokio::spawn(async move { apply(&claiming, first_claim(2)).await });
+    while store.shared.sync.seen() < 2 {
+        tokio::task::yield_now().await;
+    }
+    assert!(store.nothing_there(&[read(2)]).is_none(), "it is being made");
+    assert!(store.nothing_there(&[read(3)]).is_some());
+    // As if names of deleted records had left with that commit: it has to be durable first.
+    store.shared.young.forgot_in(store.shared.sync.seen());
+    assert!(store.nothing_there(&[read(3)]).is_none());
+    held.set(false);
+    pending.await.unwrap();
+    assert!(store.nothing_there(&[read(3)]).is_some());
+    // A commit that may or may not have happened: nothing is known until it is read anew.
+    store.shared.young.doubt();
+    assert!(store.nothing_there(&[read(3)]).is_none());
+    apply(&store, first_claim(4)).await;
+    until_known(&store).await;
+    assert!(store.nothing_there(&[read(3)]).is_some());
+    assert!(store.nothing_there(&[read(1)]).is_none());
+    store.close().await.unwrap();
+}
