@@ -2,6 +2,8 @@
 //! answers on the wire, tables that are not ours, what is left to its time to live.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on fails")]
 
+#[path = "dynamodb/order.rs"]
+mod order;
 #[path = "dynamodb/users.rs"]
 mod users;
 #[path = "dynamodb/wire.rs"]

@@ -19,6 +19,9 @@ use super::super::clock::{StoreClock, boot_ms};
 
 /// Numbers per millisecond of the date. More are taken from the milliseconds to come.
 const NUMBER_BITS: u32 = 7;
+/// How far a number may run ahead of its write's instant: counters that were moved by a process
+/// with a better date, or by very many writes at once.
+pub(super) const AHEAD_MS: u64 = 86_400_000;
 /// Milliseconds that a `Date` does not tell.
 const UNTOLD_MS: i64 = 1_000;
 /// How far two machines' monotonic clocks may drift apart: a tenth of a millisecond per second.

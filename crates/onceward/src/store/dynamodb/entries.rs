@@ -15,6 +15,7 @@ use onceward_core::stamp::At;
 
 use super::super::{AuditFilter, Cursor, Items, StoreError};
 use super::bodies;
+use super::dates::AHEAD_MS;
 use super::failure::Failure;
 use super::list::{LOOK_MAX, Listed};
 use super::names::{self, STAMP_SHARDS};
@@ -24,9 +25,6 @@ use super::rows;
 use super::stamps::least_at;
 use super::table::{Query, Range, Table};
 
-/// How far a number may run ahead of its entry's instant: counters that were moved by a process
-/// with a better date, or by very many writes at once.
-const AHEAD_MS: u64 = 86_400_000;
 /// How long entries about a user are read from the tenant's partitions: a quarter of an hour until
 /// what drew its number then must have been written, and as long again for the index to hear of it.
 const YOUNG_MS: u64 = 30 * 60 * 1_000;

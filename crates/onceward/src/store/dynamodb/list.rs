@@ -17,7 +17,7 @@ use super::names::{self, INDEX_SHARDS};
 use super::ops::Item;
 use super::records::{self, Wanted};
 use super::table::{Query, Range, Table};
-use super::{entries, reader, rows};
+use super::{entries, reader, rows, stamps};
 
 /// Most items that one request looks at.
 pub(super) const LOOK_MAX: usize = 1_000;
@@ -36,7 +36,7 @@ pub(super) async fn list(
     let after = after.map(|cursor| cursor.0.as_str());
     let most = limit.saturating_add(1);
     let bad = |_| StoreError::bad_cursor();
-    Ok(match what {
+    let listed = match what {
         List::Records { tenant, scope, state } => {
             let after = after.map(Key::parse).transpose().map_err(bad)?;
             let wanted = Wanted { scope: scope.as_deref(), state: *state };
@@ -68,7 +68,9 @@ pub(super) async fn list(
         List::Settled { tenant } => {
             entries::settled(table, settled_ms, tenant.as_deref(), after, limit).await?
         }
-    })
+    };
+    stamps::notice_listed(table, &listed.0);
+    Ok(listed)
 }
 
 fn page(mut found: Vec<Record>, limit: usize, cursor: impl Fn(&Record) -> String) -> Listed {

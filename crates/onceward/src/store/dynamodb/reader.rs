@@ -14,6 +14,7 @@ use super::failure::Failure;
 use super::names::{self, Place};
 use super::ops::Item;
 use super::rows;
+use super::stamps::notice_number;
 use super::table::Table;
 
 /// Looks before a body that is not there counts as lost.
@@ -61,7 +62,11 @@ async fn found(
     item: &Item,
     payload: bool,
 ) -> Result<Option<Found>, Failure> {
-    let Some(record) = rows::read_record(item, key.clone())? else { return Ok(None) };
+    let Some(record) = rows::read_record(item, key.clone())? else {
+        // A deletion leaves its stamp behind, and that was seen too.
+        notice_number(table, rows::number(item, "rev")?.unwrap_or_default());
+        return Ok(None);
+    };
     // What this process writes from now on is stamped above what it has seen.
     table.dates.saw(record.rev.0 >> names::STAMP_SHARD_BITS);
     let owner = names::record(key);

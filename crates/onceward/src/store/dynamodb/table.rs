@@ -20,6 +20,7 @@ use super::dates::Dates;
 use super::failure::{Failure, again, sort};
 use super::names::Place;
 use super::ops::{Item, Op, incomplete, key_of, text};
+use super::stamps::Learnt;
 
 /// Items that one transaction takes: DynamoDB's bound.
 pub(super) const TRANSACTION_MAX: usize = 100;
@@ -34,6 +35,8 @@ pub(super) struct Table {
     pub(super) dates: Arc<Dates>,
     /// What this process has put on a list.
     pub(super) announced: Announced,
+    /// Whose counters it has looked at.
+    pub(super) learnt: Learnt,
     room: Semaphore,
 }
 
@@ -80,7 +83,8 @@ pub(super) type Found = (Vec<Item>, Option<Item>);
 impl Table {
     pub(super) fn new(client: Client, name: String, dates: Arc<Dates>) -> Self {
         let room = Semaphore::new(REQUESTS_MAX);
-        Self { client, name, dates, announced: Announced::default(), room }
+        let (announced, learnt) = (Announced::default(), Learnt::default());
+        Self { client, name, dates, announced, learnt, room }
     }
 
     async fn enter(&self) -> Result<SemaphorePermit<'_>, Failure> {
