@@ -379,7 +379,7 @@ pub(crate) async fn a_lease_is_renewed_while_the_work_goes_on(at: At) {
     let first = later(&at, "/slow", "k", "{}");
     at.app.started().await;
     // sleeps because a lease must pass, several times over, on the store's own clock
-    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    tokio::time::sleep(Duration::from_millis(2_400)).await;
     let busy = post(at.address, "/slow", Some("k"), "{}").await;
     assert_eq!(busy.problem(), (409, "idempotency.in_flight".into()));
     at.app.go_on();

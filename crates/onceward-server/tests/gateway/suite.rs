@@ -69,7 +69,7 @@ suite! {
     a_reset_without_an_answer_may_be_retried: {};
     half_an_answer_is_no_answer: {};
     ruling_6_under_hold_an_unknown_outcome_stays_unknown: { hold: true };
-    a_lease_is_renewed_while_the_work_goes_on: { lease_ms: 300, wait_ms: 1 };
+    a_lease_is_renewed_while_the_work_goes_on: { lease_ms: 900, wait_ms: 1 };
     expect_100_continue_is_answered: {};
     redirects_are_not_followed: {};
 }
