@@ -7,6 +7,7 @@ pub mod business;
 mod csv;
 mod ids;
 pub mod measurements;
+mod members;
 pub mod ontology;
 mod paging;
 pub mod planning;

@@ -297,7 +297,7 @@ async fn a_large_document_and_a_large_detail_come_back() {
     entry.detail = Some("x".repeat(300_000).into());
     let mark = Write::Mark { subject: subject.clone(), position: 1, value };
     place.apply(batch(1, vec![], vec![mark, Write::Audit(entry.clone())])).await;
-    let what = List::Marks { tenant: "acme".into(), prefix: "doc:".into() };
+    let what = List::Marks { tenant: Some("acme".into()), prefix: "doc:".into() };
     let Items::Marks(marks) = place.store.list(what, None, 9).await.unwrap().items else {
         panic!("marks were asked for");
     };

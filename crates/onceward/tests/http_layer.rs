@@ -575,6 +575,18 @@ async fn e04_the_business_dialect_explains_a_conflict_and_marks_an_expired_key(o
             "password: '***' → '***'",
         ])
     );
+    // The same body asked for otherwise: the hashes are those of the whole requests.
+    let query = place.post("/payments?dry_run=1", Some("k"), body).await;
+    assert_eq!(
+        (query.status, query.header("x-idempotency-conflict")),
+        (409, Some("body-mismatch"))
+    );
+    let asked = &query.json()["error"]["details"];
+    for hash in ["original_hash", "current_hash"] {
+        let digits = asked[hash].as_str().unwrap();
+        assert!(digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()), "{asked}");
+    }
+    assert_ne!(asked["original_hash"], asked["current_hash"]);
     place.opened.advance(1_800_000).await;
     let anew = place.post("/payments", Some("k"), &other).await;
     assert_eq!((anew.status, anew.header("x-idempotency-expired")), (201, Some("true")));

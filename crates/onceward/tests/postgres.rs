@@ -362,7 +362,7 @@ async fn lists_and_cursors_are_the_oracles() {
         state,
     };
     let marks = |tenant: &str, prefix: &str| List::Marks {
-        tenant: tenant.to_string(),
+        tenant: (tenant != "*").then(|| tenant.to_string()),
         prefix: prefix.to_string(),
     };
     let audit = |filter| List::Audit(filter);
@@ -383,6 +383,9 @@ async fn lists_and_cursors_are_the_oracles() {
         marks("t1", "space:1"),
         marks("t2", "spac"),
         marks("none", ""),
+        marks("*", ""),
+        marks("*", "space:"),
+        marks("*", "none"),
         audit(AuditFilter::default()),
         audit(AuditFilter { tenant: some("t1"), ..AuditFilter::default() }),
         audit(AuditFilter { subject: some("a\0\u{1}"), ..AuditFilter::default() }),
@@ -496,7 +499,8 @@ async fn an_unreadable_cursor_is_refused() {
         List::Records { tenant: None, scope: None, state: None },
         List::Due { queue: "scope".into() },
         List::Sweepable,
-        List::Marks { tenant: "acme".into(), prefix: String::new() },
+        List::Marks { tenant: Some("acme".into()), prefix: String::new() },
+        List::Marks { tenant: None, prefix: String::new() },
         List::Audit(AuditFilter::default()),
     ] {
         let error = store.list(what, Some(Cursor("?".into())), 1).await.unwrap_err();

@@ -239,6 +239,9 @@ async fn places_across_tenants_hold_no_contents() {
     assert_eq!(records.len(), 2);
     let page = store.list(List::Audit(AuditFilter::default()), None, 10).await.unwrap();
     assert!(matches!(page.items, Items::Audit(entries) if entries.len() == 2));
+    let marks = List::Marks { tenant: None, prefix: String::new() };
+    let page = store.list(marks, None, 10).await.unwrap();
+    assert!(matches!(page.items, Items::Marks(marks) if marks.len() == 2));
     // The role behind them can't read anything else, even by hand.
     place.sql("SET ROLE onceward_lister").await;
     for (sql, works) in [
@@ -246,6 +249,9 @@ async fn places_across_tenants_hold_no_contents() {
         ("SELECT rest FROM records", false),
         ("SELECT bytes FROM outcomes", false),
         ("SELECT detail FROM audit", false),
+        ("SELECT tenant, name FROM marks", true),
+        ("SELECT value FROM marks", false),
+        ("UPDATE marks SET position = 0", false),
         ("UPDATE records SET tenant = 'b'", false),
     ] {
         assert_eq!(place.sql.batch_execute(sql).await.is_ok(), works, "{sql}");

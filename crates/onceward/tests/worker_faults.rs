@@ -262,7 +262,7 @@ async fn i11_what_is_committed_is_published_and_nothing_else_under_faults() {
     };
     let sound = tokio::time::timeout(LONG, finished).await.unwrap();
     assert!(faulty.injected().faults() > 10, "{:?}", faulty.injected());
-    let marks = List::Marks { tenant: "acme".into(), prefix: "doc:".into() };
+    let marks = List::Marks { tenant: Some("acme".into()), prefix: "doc:".into() };
     let Items::Marks(documents) = all(&sound, marks).await else { panic!("not marks") };
     assert_eq!(documents.len(), JOBS);
     assert!(documents.iter().all(|(_, mark)| mark.position == 1), "each written once");

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::problem::{Answer, FieldError, Problem};
 use super::resource::{Kind, Resource};
+use crate::members::Members;
 
 /// Largest body of a request: kept with its record, so that a conflict can be explained.
 pub(super) const BODY_BYTES_MAX: usize = 256 * 1024;
@@ -23,8 +24,10 @@ pub(super) const BODY_BYTES_MAX: usize = 256 * 1024;
 /// A write on its way to its commit.
 pub(super) struct Command {
     writes: Writes,
-    /// What the client sent.
+    /// What the client sent, to be looked at.
     pub(super) body: Map<String, Value>,
+    /// The same, to be kept.
+    sent: Members,
 }
 
 impl Command {
@@ -35,13 +38,13 @@ impl Command {
 
     /// A new resource with the fields of the body, and an id of its own.
     pub(super) fn make(&self, kind: Kind) -> Resource {
-        Resource::new(kind, &Uuid::now_v7().to_string(), 0, &self.body)
+        Resource::new(kind, &Uuid::now_v7().to_string(), 0, &self.sent)
     }
 
     /// The resource under this id with the fields of the body, whether it is there or not.
     pub(super) async fn replace(&self, kind: Kind, id: &str) -> Result<Resource, Problem> {
         let seen = self.see(kind, id).await?;
-        Ok(Resource::new(kind, id, seen.version, &self.body))
+        Ok(Resource::new(kind, id, seen.version, &self.sent))
     }
 
     /// A resource that is to be changed.
@@ -93,17 +96,20 @@ impl<S: Send + Sync> FromRequest<S> for Command {
         let writes = Writes::from_request_parts(&mut head, state).await?;
         let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await;
         let body = body.map_err(|error| Refusal::new(Code::BadRequest, error.to_string()))?;
-        Ok(Self { writes, body: object(&body)? })
+        let (body, sent) = object(&body)?;
+        Ok(Self { writes, body, sent })
     }
 }
 
-/// The members of a body; none when it is empty.
-fn object(body: &[u8]) -> Result<Map<String, Value>, Problem> {
-    let message = match serde_json::from_slice(body) {
-        Ok(Value::Object(members)) => return Ok(members),
-        Err(_) if body.is_empty() => return Ok(Map::new()),
-        Ok(_) => "must be a JSON object",
-        Err(_) => "is not JSON",
+/// The members of a body, read and as they were sent; none when it is empty.
+fn object(body: &[u8]) -> Result<(Map<String, Value>, Members), Problem> {
+    if body.is_empty() {
+        return Ok((Map::new(), Members::default()));
+    }
+    let message = match (serde_json::from_slice(body), Members::read(body)) {
+        (Ok(Value::Object(members)), Ok(Some(sent))) => return Ok((members, sent)),
+        (Ok(_), _) => "must be a JSON object",
+        (Err(_), _) => "is not JSON",
     };
     Err(Problem::invalid(&[FieldError::new("(body)".into(), message)]))
 }

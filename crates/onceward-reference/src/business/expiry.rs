@@ -80,6 +80,7 @@ pub(super) fn as_of(mut resource: Resource, now: Timestamp) -> Resource {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::members::Members;
     use serde_json::json;
 
     #[test]
@@ -87,8 +88,8 @@ mod tests {
         let end = "2030-01-01T09:00:00Z";
         let shown = |kind, member: &str, word: &str, now: &str| {
             let fields = json!({ member: word, "expires_at": end });
-            let resource = Resource::new(kind, "1", 1, fields.as_object().unwrap());
-            as_of(resource, now.parse().unwrap()).text(member).to_string()
+            let resource = Resource::new(kind, "1", 1, &Members::from(&fields));
+            as_of(resource, now.parse().unwrap()).text(member)
         };
         let before = "2030-01-01T08:59:59.999Z";
         assert_eq!(shown(Kind::Hold, "status", HELD, before), HELD);

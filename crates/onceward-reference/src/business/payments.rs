@@ -42,7 +42,7 @@ async fn close(
     let link = command.load(Kind::PaymentLink, id).await?;
     let mut link = as_of(link, instant(business.engine().now().await?));
     if link.text("state") != OPEN {
-        return Err(Problem::link_closed(link.text("state")));
+        return Err(Problem::link_closed(&link.text("state")));
     }
     link.set("state", state);
     command.save(link, action)

@@ -8,7 +8,9 @@ use onceward::core::key::Subject;
 use onceward::core::limits::LimitError;
 use onceward::engine::Document;
 use onceward::http::Seen;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
+
+use crate::members::Members;
 
 /// What a resource is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,12 +74,12 @@ pub(super) struct Resource {
     pub(super) id: String,
     /// 0 before it is made.
     pub(super) version: u64,
-    pub(super) fields: Map<String, Value>,
+    pub(super) fields: Members,
 }
 
 impl Resource {
     /// One with the fields of a body.
-    pub(super) fn new(kind: Kind, id: &str, version: u64, fields: &Map<String, Value>) -> Self {
+    pub(super) fn new(kind: Kind, id: &str, version: u64, fields: &Members) -> Self {
         let mut fields = fields.clone();
         for own in ["id", "version"] {
             fields.remove(own);
@@ -99,13 +101,13 @@ impl Resource {
     }
 
     /// A field that is a text.
-    pub(super) fn text(&self, name: &str) -> &str {
-        self.fields.get(name).and_then(Value::as_str).unwrap_or_default()
+    pub(super) fn text(&self, name: &str) -> String {
+        self.fields.text(name)
     }
 
     /// Sets a field.
     pub(super) fn set(&mut self, name: &str, value: impl Into<Value>) {
-        self.fields.insert(name.into(), value.into());
+        self.fields.set(name, value);
     }
 
     /// As jobs and the audit name it: `hold/7`.
@@ -114,17 +116,16 @@ impl Resource {
     }
 
     /// As it is shown.
-    pub(super) fn body(&self) -> Value {
-        let mut body = json!({ "id": self.id, "version": self.version });
-        if let Some(members) = body.as_object_mut() {
-            members.extend(self.fields.clone());
-        }
+    pub(super) fn body(&self) -> Members {
+        let mut body = self.fields.clone();
+        body.set("id", self.id.as_str());
+        body.set("version", self.version);
         body
     }
 
     /// As it is kept.
     pub(super) fn bytes(&self) -> Vec<u8> {
-        Value::Object(self.fields.clone()).to_string().into_bytes()
+        self.fields.bytes()
     }
 }
 
@@ -135,14 +136,16 @@ pub(super) fn subject(organisation: &str, kind: Kind, id: &str) -> Result<Subjec
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn further_fields_are_kept_and_own_ones_are_not_taken_over() {
         let sent = json!({ "id": "mine", "version": 7, "name": "Ada", "colour": { "hue": 1 } });
-        let made = Resource::new(Kind::Customer, "c1", 0, sent.as_object().unwrap());
+        let made = Resource::new(Kind::Customer, "c1", 0, &Members::from(&sent));
         let expected = json!({ "id": "c1", "version": 0, "name": "Ada", "colour": { "hue": 1 } });
-        assert_eq!(made.body(), expected);
+        assert_eq!(made.body().bytes(), expected.to_string().into_bytes());
         assert_eq!(
             (made.subject(), made.kind.path("c1")),
             ("customer/c1".into(), "/customers/c1".into())

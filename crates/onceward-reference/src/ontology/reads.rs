@@ -12,11 +12,12 @@ use onceward::events::Event;
 use onceward::http::Caller;
 use onceward::store::Cursor;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::problem::{Answer, Problem};
 use super::workers::Workers;
 use super::{Ontology, Target};
+use crate::members::Members;
 use crate::paging::{self, Page};
 
 /// Items of a page: default and most.
@@ -102,10 +103,10 @@ pub(super) async fn class(
 async fn document(ontology: &Ontology, view: &str, caller: &Caller, id: &str) -> Answer {
     let found = ontology.workers().document(view, &caller.tenant, id).await?;
     let Some((version, body)) = found else { return Err(Problem::not_found()) };
-    let mut members: Map<String, Value> = serde_json::from_slice(&body).unwrap_or_default();
-    members.insert("id".into(), id.into());
-    members.insert("sequence_number".into(), version.into());
-    Ok(Json(Value::Object(members)).into_response())
+    let mut members = Members::read(&body).ok().flatten().unwrap_or_default();
+    members.set("id", id);
+    members.set("sequence_number", version);
+    Ok(Json(members).into_response())
 }
 
 /// `GET /v1/search?q=`.

@@ -22,11 +22,12 @@ use onceward::projection::{
     words_of_text,
 };
 use onceward::relay::{EmbeddedLog, Relay, RelayStatus};
-use serde_json::{Map, Value};
+use serde_json::value::RawValue;
 use tokio::task::JoinHandle;
 
 use super::Target;
 use super::settings::Settings;
+use crate::members::merge;
 
 /// How long workers have to end what they are at.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
@@ -381,53 +382,32 @@ impl Fold for Merge {
         if target != self.0 {
             return Ok(Folded::Keep);
         }
-        let patch = || -> Result<Value, HandlerError> {
-            serde_json::from_slice(&event.payload).map_err(HandlerError::permanent)
+        let read = |json| -> Result<&RawValue, HandlerError> {
+            serde_json::from_slice(json).map_err(HandlerError::permanent)
         };
         match (kind, before) {
             ("delete", _) => Ok(Folded::Delete),
-            ("create", _) => put(&patch()?),
+            ("create", _) => Ok(put(read(&event.payload)?)),
             // What is deleted, or is of another target, is not made by a change of it.
             ("update", None) if event.sequence_number > 1 => Ok(Folded::Keep),
             ("update", before) => {
-                let before = before.map(serde_json::from_slice).transpose();
-                let mut document = before.map_err(HandlerError::permanent)?.unwrap_or(Value::Null);
-                merge(&mut document, patch()?);
-                put(&document)
+                let before = before.map(read).transpose()?;
+                let merged = merge(before, read(&event.payload)?);
+                Ok(put(&merged.map_err(HandlerError::permanent)?))
             }
             _ => Ok(Folded::Keep),
         }
     }
 }
 
-fn put(document: &Value) -> Result<Folded, HandlerError> {
-    let bytes = serde_json::to_vec(document).map_err(HandlerError::permanent)?;
-    Ok(Folded::Put(bytes.into()))
-}
-
-/// RFC 7396 section 2.
-fn merge(document: &mut Value, patch: Value) {
-    let Value::Object(patch) = patch else {
-        *document = patch;
-        return;
-    };
-    if !document.is_object() {
-        *document = Value::Object(Map::new());
-    }
-    let Value::Object(members) = document else { return };
-    for (name, value) in patch {
-        if value.is_null() {
-            members.remove(&name);
-        } else {
-            merge(members.entry(name).or_insert(Value::Null), value);
-        }
-    }
+fn put(document: &RawValue) -> Folded {
+    Folded::Put(document.get().as_bytes().to_vec().into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     #[test]
     fn c09_an_update_is_merged_and_another_target_is_passed_over() {
@@ -446,6 +426,11 @@ mod tests {
         let Folded::Put(after) = fold.fold(&patch, Some(before)).unwrap() else { panic!("put") };
         let after: Value = serde_json::from_slice(&after).unwrap();
         assert_eq!(after, json!({"b": {"c": 4, "d": 3}, "e": [null]}));
+        let large = r#"{"n":1180591620717411303424,"p":0.1234567890123456789012345}"#;
+        for (kind, before) in [("instance.create", None), ("instance.update", Some(&b"{}"[..]))] {
+            let folded = fold.fold(&event(kind, large), before).unwrap();
+            assert_eq!(folded, Folded::Put(large.to_owned().into()), "numbers of any size");
+        }
         let other = event("class.update", "{}");
         assert_eq!(fold.fold(&other, Some(before)).unwrap(), Folded::Keep);
         let delete = event("instance.delete", "{}");

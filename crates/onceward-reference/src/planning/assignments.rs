@@ -1,6 +1,5 @@
 //! Assignments: a collaborator's time for a mission; never two at once for one collaborator.
 
-use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::calendar::Calendar;
@@ -11,6 +10,7 @@ use super::jobs::Delta;
 use super::missions::must_be_editable;
 use super::problem::{Answer, FieldError, Problem};
 use super::resource::{Kind, Resource, given};
+use crate::members::Members;
 
 /// Lists the assignments of a mission: `{mission_id}/{assignment_id}`.
 pub(super) const OF_MISSION: &str = "planning.assignments_of_mission";
@@ -29,7 +29,7 @@ pub(super) async fn create(Id(mission_id): Id, mut command: Command) -> Answer {
     command.now_holds(&contents, contents.count + 1)?;
     command.link(OF_MISSION, &format!("{mission_id}/{id}")).await?;
     command.save(&mut assignment, "create")?;
-    let project_id = mission.text("project_id");
+    let project_id = &mission.text("project_id");
     command.count(project_id, (&assignment, assignment.version), &Delta::assignments(1))?;
     command.created(&assignment)
 }
@@ -37,7 +37,7 @@ pub(super) async fn create(Id(mission_id): Id, mut command: Command) -> Answer {
 /// `PATCH /v1/assignments/{id}`.
 pub(super) async fn patch(Id(id): Id, mut command: Command) -> Answer {
     let before = command.load(Kind::Assignment, &id).await?;
-    let (_, contents) = open_mission(&command, before.text("mission_id")).await?;
+    let (_, contents) = open_mission(&command, &before.text("mission_id")).await?;
     let mut assignment = before.clone();
     assignment.merge(&command.body);
     fields::check_unchanged(&before, &assignment, &BY_COMMAND)?;
@@ -54,9 +54,10 @@ pub(super) async fn move_to(Id(id): Id, mut command: Command) -> Answer {
     command.must_expect_a_version()?;
     let before = command.load(Kind::Assignment, &id).await?;
     let asked = asked_for(&command.body)?;
-    let (left, leaving) = open_mission(&command, before.text("mission_id")).await?;
-    let other = asked.get("mission_id").and_then(Value::as_str).filter(|other| *other != left.id);
-    let joining = match other {
+    let (left, leaving) = open_mission(&command, &before.text("mission_id")).await?;
+    let other = asked.contains("mission_id").then(|| asked.text("mission_id"));
+    let other = other.filter(|other| *other != left.id);
+    let joining = match &other {
         Some(other) => {
             let found = command.parent(Kind::Mission, other).await?;
             let (mission, contents) = found.ok_or_else(|| unknown("mission_id"))?;
@@ -80,7 +81,7 @@ pub(super) async fn move_to(Id(id): Id, mut command: Command) -> Answer {
         command.now_holds(&leaving, leaving.count)?;
     }
     command.save(&mut assignment, "move")?;
-    let (from, to) = (left.text("project_id"), joined.text("project_id"));
+    let (from, to) = (&left.text("project_id"), &joined.text("project_id"));
     if from != to {
         let version = assignment.version;
         command.count(from, (&assignment, version), &Delta::assignments(-1))?;
@@ -92,12 +93,12 @@ pub(super) async fn move_to(Id(id): Id, mut command: Command) -> Answer {
 /// `DELETE /v1/assignments/{id}`.
 pub(super) async fn delete(Id(id): Id, mut command: Command) -> Answer {
     let assignment = command.load(Kind::Assignment, &id).await?;
-    let (mission, contents) = open_mission(&command, assignment.text("mission_id")).await?;
+    let (mission, contents) = open_mission(&command, &assignment.text("mission_id")).await?;
     reschedule(&mut command, Some(&assignment), None).await?;
     command.now_holds(&contents, contents.count.saturating_sub(1))?;
     command.unlink(OF_MISSION, &format!("{}/{id}", mission.id)).await?;
     let version = command.remove(&assignment)?;
-    let project_id = mission.text("project_id");
+    let project_id = &mission.text("project_id");
     command.count(project_id, (&assignment, version), &Delta::assignments(-1))?;
     command.deleted(&assignment)
 }
@@ -113,7 +114,7 @@ async fn open_mission(command: &Command, id: &str) -> Result<(Resource, Contents
 /// Its fields, and that its collaborator is one.
 async fn check(command: &Command, assignment: &Resource) -> Result<(), Problem> {
     fields::check(assignment)?;
-    let collaborator = assignment.text("collaborator_id");
+    let collaborator = &assignment.text("collaborator_id");
     match command.find(Kind::Collaborator, collaborator).await? {
         Some(_) => Ok(()),
         None => Err(unknown("collaborator_id")),
@@ -121,14 +122,12 @@ async fn check(command: &Command, assignment: &Resource) -> Result<(), Problem> 
 }
 
 /// What a move says; its times are required.
-fn asked_for(body: &Map<String, Value>) -> Result<Map<String, Value>, Problem> {
-    let names = ["starts_at", "ends_at", "mission_id"];
-    let asked: Map<String, Value> = names
-        .into_iter()
-        .filter_map(|name| Some((name.to_string(), body.get(name)?.clone())))
-        .filter(|(name, value)| name != "mission_id" || !value.is_null())
-        .collect();
-    let missing = |name: &&str| asked.get(*name).is_none_or(Value::is_null);
+fn asked_for(body: &Members) -> Result<Members, Problem> {
+    let mut asked = body.only(&["starts_at", "ends_at", "mission_id"]);
+    if asked.get("mission_id").is_some_and(|id| id.is_null()) {
+        asked.remove("mission_id");
+    }
+    let missing = |name: &&str| asked.get(name).is_none_or(|value| value.is_null());
     let mut errors: Vec<_> = ["starts_at", "ends_at"]
         .iter()
         .filter(|name| missing(name))
@@ -147,7 +146,7 @@ async fn reschedule(
     before: Option<&Resource>,
     after: Option<&Resource>,
 ) -> Result<(), Problem> {
-    let whose = |assignment: &Resource| assignment.text("collaborator_id").to_string();
+    let whose = |assignment: &Resource| assignment.text("collaborator_id");
     if let Some(after) = after {
         let mut calendar = Calendar::read(command, &whose(after)).await?;
         calendar.free(after);

@@ -34,7 +34,7 @@ pub(super) struct Entry {
 impl Fresh {
     /// A resource as it is now.
     pub(super) fn new(caller: &Caller, resource: &Resource) -> Self {
-        let body = Some(resource.body().to_string().into());
+        let body = Some(resource.body().bytes().into());
         Self { place: place(caller, resource), entry: Entry { version: resource.version, body } }
     }
 
@@ -138,12 +138,12 @@ impl Drop for Writing<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::members::Members;
     use crate::planning::resource::Kind;
-    use serde_json::Map;
 
     fn fresh(version: u64) -> Fresh {
         let caller = Caller { tenant: "org".into(), caller: "ada".into() };
-        let mut mission = Resource::new(Kind::Mission, "7", Map::new());
+        let mut mission = Resource::new(Kind::Mission, "7", Members::default());
         mission.version = version;
         Fresh::new(&caller, &mission)
     }

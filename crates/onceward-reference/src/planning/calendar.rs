@@ -87,12 +87,13 @@ impl Calendar {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::members::Members;
     use crate::planning::resource::Kind;
 
     #[test]
     fn instants_are_as_exact_as_they_are_spelled() {
         let slot = |id: &str, from: &str, to: &str| {
-            let mut assignment = Resource::new(Kind::Assignment, id, serde_json::Map::new());
+            let mut assignment = Resource::new(Kind::Assignment, id, Members::default());
             assignment.set("starts_at", format!("2030-01-01T00:00:00.{from}Z"));
             assignment.set("ends_at", format!("2030-01-01T00:00:00.{to}Z"));
             Slot::of(&assignment).unwrap()

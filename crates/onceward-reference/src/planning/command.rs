@@ -12,12 +12,13 @@ use http::header::LOCATION;
 use http::{HeaderValue, StatusCode};
 use onceward::core::decide::NewJob;
 use onceward::http::{Caller, Preconditions, Refusal, Seen, Versioned, Writes};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::cache::Fresh;
 use super::jobs::{self, Delta};
 use super::problem::{Answer, FieldError, Problem};
 use super::resource::{Kind, Resource};
+use crate::members::Members;
 
 /// Largest body of a request.
 pub(super) const BODY_BYTES_MAX: usize = 256 * 1024;
@@ -31,7 +32,7 @@ pub(super) struct Command {
     writes: Writes,
     preconditions: Preconditions,
     /// What the client sent.
-    pub(super) body: Map<String, Value>,
+    pub(super) body: Members,
     expected_version: Option<u64>,
 }
 
@@ -233,13 +234,13 @@ impl<S: Send + Sync> FromRequest<S> for Command {
 }
 
 /// The members of a body; none when it is empty.
-fn object(body: &[u8]) -> Result<Map<String, Value>, Problem> {
+fn object(body: &[u8]) -> Result<Members, Problem> {
     if body.is_empty() {
-        return Ok(Map::new());
+        return Ok(Members::default());
     }
-    match serde_json::from_slice(body) {
-        Ok(Value::Object(members)) => Ok(members),
-        Ok(_) => {
+    match Members::read(body) {
+        Ok(Some(members)) => Ok(members),
+        Ok(None) => {
             let (pointer, message) = (String::new(), "must be a JSON object".to_string());
             Err(Problem::invalid(vec![FieldError { pointer, message }]))
         }
@@ -247,7 +248,7 @@ fn object(body: &[u8]) -> Result<Map<String, Value>, Problem> {
     }
 }
 
-fn expected_version(body: &Map<String, Value>) -> Result<Option<u64>, Problem> {
+fn expected_version(body: &Members) -> Result<Option<u64>, Problem> {
     let Some(value) = body.get("expected_version") else { return Ok(None) };
     // 1 and 1.0 are one number.
     let whole = value.as_f64().filter(|number| number.fract() == 0.0 && *number >= 0.0);

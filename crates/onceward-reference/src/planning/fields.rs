@@ -65,7 +65,7 @@ pub(super) fn check(resource: &Resource) -> Result<(), Problem> {
             None if field.required => errors.push(FieldError::new(field.name, "is required")),
             None => {}
             Some(value) => {
-                if let Err(message) = field.rule.check(value) {
+                if let Err(message) = field.rule.check(&value) {
                     errors.push(FieldError::new(field.name, message));
                 }
             }
@@ -88,14 +88,14 @@ pub(super) fn check_unchanged(
     members: &[(&str, &str)],
 ) -> Result<(), Problem> {
     let changed =
-        members.iter().filter(|(name, _)| before.fields.get(*name) != after.fields.get(*name));
+        members.iter().filter(|(name, _)| before.fields.get(name) != after.fields.get(name));
     let errors: Vec<_> = changed.map(|(name, message)| FieldError::new(name, message)).collect();
     if errors.is_empty() { Ok(()) } else { Err(Problem::invalid(errors)) }
 }
 
 /// An instant of a resource, if it has one there.
 pub(super) fn instant(resource: &Resource, name: &str) -> Option<Timestamp> {
-    resource.fields.get(name)?.as_str()?.parse().ok()
+    resource.text(name).parse().ok()
 }
 
 impl Rule {
@@ -120,11 +120,12 @@ impl Rule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::members::Members;
     use serde_json::json;
 
     #[track_caller]
     fn wrong(kind: Kind, fields: &Value) -> Vec<String> {
-        let resource = Resource::new(kind, "1", fields.as_object().unwrap().clone());
+        let resource = Resource::new(kind, "1", Members::from(fields));
         match check(&resource) {
             Ok(()) => Vec::new(),
             Err(problem) => problem.pointers(),

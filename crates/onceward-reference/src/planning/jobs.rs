@@ -110,7 +110,7 @@ pub(super) fn following(
         Kind::Mission => resource.text("title"),
         Kind::Organization | Kind::Assignment => return Ok(jobs),
     };
-    let text = (!gone).then(|| text.to_string());
+    let text = (!gone).then_some(text);
     let payload = Index { resource: resource.subject(), version, text };
     // A later name must not be overwritten by an earlier one.
     let order = Some(payload.resource.clone());
@@ -158,13 +158,13 @@ pub(super) fn told<T: DeserializeOwned>(job: &Context) -> Result<T, JobError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Map;
+    use crate::members::Members;
 
     #[test]
     fn a18_a_job_is_named_by_organisation_queue_type_resource_and_version() {
         let caller = Caller { tenant: "org".into(), caller: "ada".into() };
-        let mut fields = Map::new();
-        fields.insert("title".into(), "Plan B".into());
+        let mut fields = Members::default();
+        fields.set("title", "Plan B");
         let mission = Resource::new(Kind::Mission, "7", fields);
         let jobs = following(&caller, &mission, 3, "mission.update", false).unwrap();
         let keys: Vec<String> = jobs.iter().map(|job| job.key.to_string()).collect();

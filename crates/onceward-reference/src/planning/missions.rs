@@ -41,7 +41,7 @@ pub(super) async fn create(Id(project_id): Id, mut command: Command) -> Answer {
     mission.set("project_id", project_id.as_str());
     mission.fields.remove(ARCHIVED_FROM);
     let set: Vec<_> =
-        BY_COMMAND.into_iter().filter(|(name, _)| sent.fields.contains_key(*name)).collect();
+        BY_COMMAND.into_iter().filter(|(name, _)| sent.fields.contains(name)).collect();
     fields::check_unchanged(&sent, &mission, &set)?;
     fields::check(&mission)?;
     command.now_holds(&contents, contents.count + 1)?;
@@ -67,8 +67,8 @@ pub(super) async fn put(Id(id): Id, mut command: Command) -> Answer {
     let before = command.load(Kind::Mission, &id).await?;
     let mut mission = Resource { fields: given(&command.body), ..before.clone() };
     for (name, _) in BY_COMMAND {
-        if let (Some(kept), false) = (before.fields.get(name), mission.fields.contains_key(name)) {
-            mission.set(name, kept.clone());
+        if let (Some(kept), false) = (before.fields.get(name), mission.fields.contains(name)) {
+            mission.set(name, kept);
         }
     }
     update(&before, &mission)?;
@@ -93,12 +93,12 @@ pub(super) async fn delete(Id(id): Id, mut command: Command) -> Answer {
         return Err(Problem::conflict("planning.mission_not_empty", title, &detail));
     }
     command.now_holds(&contents, 0)?;
-    let project_id = mission.text("project_id").to_string();
+    let project_id = mission.text("project_id");
     let siblings = command.contents(Kind::Project, &project_id).await?;
     command.now_holds(&siblings, siblings.count.saturating_sub(1))?;
     command.unlink(OF_PROJECT, &format!("{project_id}/{id}")).await?;
     let version = command.remove(&mission)?;
-    let delta = Delta::mission(Some(mission.text("state")), None);
+    let delta = Delta::mission(Some(&mission.text("state")), None);
     command.count(&project_id, (&mission, version), &delta)?;
     command.deleted(&mission)
 }
@@ -125,12 +125,12 @@ pub(super) async fn unarchive(id: Id, command: Command) -> Answer {
 
 async fn transition(Id(id): Id, mut command: Command, action: &str) -> Answer {
     let mut mission = command.load(Kind::Mission, &id).await?;
-    let from = mission.text("state").to_string();
+    let from = mission.text("state");
     let to = match (action, from.as_str()) {
         ("plan", "draft") => "planned".to_string(),
         ("lock", "planned") => "locked".to_string(),
         ("archive", "draft" | "planned" | "locked") => "archived".to_string(),
-        ("unarchive", "archived") => mission.text(ARCHIVED_FROM).to_string(),
+        ("unarchive", "archived") => mission.text(ARCHIVED_FROM),
         _ => return Err(Problem::transition_invalid(action, &from)),
     };
     mission.fields.remove(ARCHIVED_FROM);
@@ -143,13 +143,13 @@ async fn transition(Id(id): Id, mut command: Command, action: &str) -> Answer {
     command.now_holds(&contents, contents.count)?;
     command.save(&mut mission, action)?;
     let delta = Delta::mission(Some(&from), Some(&to));
-    command.count(mission.text("project_id"), (&mission, mission.version), &delta)?;
+    command.count(&mission.text("project_id"), (&mission, mission.version), &delta)?;
     command.changed(&mission)
 }
 
 /// Refuses what a locked or archived mission does not allow.
 pub(super) fn must_be_editable(mission: &Resource) -> Result<(), Problem> {
-    match mission.text("state") {
+    match mission.text("state").as_str() {
         state @ ("locked" | "archived") => Err(Problem::mission_locked(state)),
         _ => Ok(()),
     }

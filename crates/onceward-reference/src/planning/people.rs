@@ -23,7 +23,9 @@ use crate::principals::{Principal, Role};
 pub(super) async fn create_collaborator(mut command: Command) -> Answer {
     let id = Uuid::now_v7().to_string();
     let mut collaborator = Resource::new(Kind::Collaborator, &id, given(&command.body));
-    collaborator.fields.entry("role").or_insert_with(|| Role::Viewer.as_str().into());
+    if !collaborator.fields.contains("role") {
+        collaborator.set("role", Role::Viewer.as_str());
+    }
     fields::check(&collaborator)?;
     if collaborator.text("role") == Role::Admin.as_str() {
         let own = command.find(Kind::Collaborator, &command.caller().caller).await?;
@@ -82,7 +84,7 @@ pub(super) async fn role(engine: &Engine, caller: &Caller) -> Result<Option<Role
     let subject = subject(&caller.tenant, Kind::Collaborator, &caller.caller)?;
     let found = engine.get(&subject).await?;
     let found = found.and_then(|found| Resource::of_document(Kind::Collaborator, &found));
-    Ok(found.and_then(|collaborator| Role::parse(collaborator.text("role"))))
+    Ok(found.and_then(|collaborator| Role::parse(&collaborator.text("role"))))
 }
 
 /// Makes the organisations and collaborators of the configuration that are not there yet. What is

@@ -9,8 +9,7 @@ use http::{HeaderName, HeaderValue};
 use onceward::core::key::Subject;
 use onceward::http::{Caller, Code, ETag, Preconditions, Refusal, Versioned};
 use onceward::store::Cursor;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::Planning;
@@ -85,18 +84,25 @@ impl<S: Send + Sync> FromRequestParts<S> for Page {
 }
 
 /// A page as it is shown.
-pub(super) fn page(
-    items: &[Value],
+pub(super) fn page<T: Serialize>(
+    items: &[T],
     next: Option<&Cursor>,
     preconditions: &Preconditions,
 ) -> Answer {
-    tagged(&json!({ "items": items, "next": next.map(shown) }), preconditions)
+    tagged(&Shown { items, next: next.map(shown) }, preconditions)
+}
+
+/// A page of a list.
+#[derive(Serialize)]
+struct Shown<'a, T> {
+    items: &'a [T],
+    next: Option<String>,
 }
 
 /// A representation that has no version of its own: its tag is made from its bytes.
-pub(super) fn tagged(body: &Value, preconditions: &Preconditions) -> Answer {
-    let bytes = body.to_string();
-    let hash = Sha256::digest(bytes.as_bytes());
+pub(super) fn tagged(body: &impl Serialize, preconditions: &Preconditions) -> Answer {
+    let bytes = serde_json::to_vec(body).map_err(|error| Problem::malformed(error.to_string()))?;
+    let hash = Sha256::digest(&bytes);
     let hash: String = hash[..12].iter().map(|byte| format!("{byte:02x}")).collect();
     let tag = ETag::strong(&hash).map_err(|error| Problem::malformed(error.to_string()))?;
     let json = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -167,7 +173,7 @@ async fn show(
         return Ok(Versioned::new(kept.version, ([json, hit], body)).for_read(preconditions)?);
     }
     let resource = find(planning, reader, kind, id).await?.ok_or_else(Problem::not_found)?;
-    let body = resource.body().to_string();
+    let body = resource.body().bytes();
     Ok(Versioned::tagged(resource.tag(), ([json], body)).for_read(preconditions)?)
 }
 

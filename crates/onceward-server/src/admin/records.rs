@@ -10,8 +10,8 @@ use onceward::engine::STORE_SPACE_PREFIX;
 use onceward::store::{Cursor, Items, List};
 use onceward_core::decide::{Resolution, Resolved};
 use onceward_core::fingerprint::fingerprint_bytes;
-use onceward_core::key::{Key, Kind};
-use onceward_core::record::State as RecordState;
+use onceward_core::key::{Key, Kind, Subject};
+use onceward_core::record::{Mark, State as RecordState};
 use onceward_core::text::escape;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -30,6 +30,10 @@ use super::problem::{Problem, ProblemBody};
 use crate::cache::{self, SharedCache};
 use crate::commands::keys::{Wanted, find, found_json, record_json};
 use crate::times::rfc3339;
+
+/// Looks that one page of marks takes at most. The store's own are passed over, and an event store
+/// has very many of them: who asks goes on where the page ended.
+const MARK_LOOKS_MAX: usize = 16;
 
 params! {
     /// Which records.
@@ -72,8 +76,7 @@ params! {
 params! {
     /// Which marks.
     pub(crate) struct MarksParams {
-        /// Whose. The operator has to name one: marks are kept and listed by tenant. A tenant's own
-        /// token may leave it out.
+        /// Only this tenant's. Default: the token's; the operator sees all.
         tenant: Option<String>,
         /// Only subjects of guards that start so.
         subject: Option<String>,
@@ -350,7 +353,8 @@ pub(crate) async fn discard(
     decide(&state, &who, &key, &Resolution::Discard, "discarded").await
 }
 
-/// Lists marks: where subjects are.
+/// Lists marks in the order of tenant and name: where subjects are. A page may hold fewer than were
+/// asked for, or none, and still have a next one.
 #[utoipa::path(
     get, path = "/v1/marks", tag = "records", params(MarksParams),
     responses(
@@ -364,30 +368,35 @@ pub(crate) async fn marks(
     who: Who,
     params: MarksParams,
 ) -> Result<Response, Problem> {
-    let tenant = who.filter(params.tenant)?;
-    let tenant = tenant.ok_or_else(|| {
-        Problem::field("/tenant", "is required for the operator: marks are listed by tenant")
-    })?;
+    let tenant = who.filter(params.tenant)?.map(|tenant| escape(&tenant).into_owned());
     let prefix = params.subject.map(|subject| format!("{SUBJECTS}:{}", escape(&subject)));
-    let what =
-        List::Marks { tenant: escape(&tenant).into_owned(), prefix: prefix.unwrap_or_default() };
-    let page = state.engine().list(what, params.after, params.limit.or_default().into()).await?;
-    let Items::Marks(marks) = page.items else { return Err(absent()) };
-    // The store's own documents, its secret among them, are nobody's business.
-    let shown = marks.iter().filter(|(s, _)| !s.space().starts_with(STORE_SPACE_PREFIX));
-    let items = shown.map(|(subject, mark)| {
-        value!({
-            "tenant": subject.tenant(),
-            "space": subject.space(),
-            "subject": subject.id(),
-            "position": mark.position,
-            "document": mark.value.is_some(),
-            "updated_at": rfc3339(mark.updated_at),
-        })
-    });
-    let items = items.collect();
-    let next = page.next.as_ref().map(cursor);
+    let what = List::Marks { tenant, prefix: prefix.unwrap_or_default() };
+    let limit = usize::from(params.limit.or_default());
+    let (mut items, mut next) = (Vec::new(), params.after);
+    for _ in 0..MARK_LOOKS_MAX {
+        let page = state.engine().list(what.clone(), next, limit - items.len()).await?;
+        let Items::Marks(marks) = page.items else { return Err(absent()) };
+        // The store's own documents, its secret among them, are nobody's business.
+        let shown = marks.iter().filter(|(s, _)| !s.space().starts_with(STORE_SPACE_PREFIX));
+        items.extend(shown.map(|(subject, mark)| mark_json(subject, mark)));
+        next = page.next;
+        if next.is_none() || items.len() == limit {
+            break;
+        }
+    }
+    let next = next.as_ref().map(cursor);
     Ok(json(StatusCode::OK, &PageAnswer { items, next }))
+}
+
+fn mark_json(subject: &Subject, mark: &Mark) -> Value {
+    value!({
+        "tenant": subject.tenant(),
+        "space": subject.space(),
+        "subject": subject.id(),
+        "position": mark.position,
+        "document": mark.value.is_some(),
+        "updated_at": rfc3339(mark.updated_at),
+    })
 }
 
 /// Drops outcomes past their retention and keys past their remembrance.

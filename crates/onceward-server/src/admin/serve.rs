@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::extract::ConnectInfo;
 use http::header::CONNECTION;
 use http::{HeaderMap, HeaderValue};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -23,14 +24,15 @@ use tokio::sync::Semaphore;
 use tower::Service;
 
 use super::{AdminState, router};
-use crate::gateway::socket::Socket;
+use crate::gateway::sent::How;
+use crate::gateway::socket::{Patience, Socket};
 
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 1_024;
 /// How long a request's head may take, and a kept connection may idle.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
-/// How long a client may leave its answer unread.
-const WRITE_WITHIN: Duration = Duration::from_secs(30);
+/// How long a client may leave its answer unread, beyond what the bytes that it takes earn.
+const PATIENCE: Patience = Patience { write_for: Duration::from_secs(30), bytes_per_second: 1_000 };
 /// How long requests under way may take after the listener was told to end.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 /// Pause after an accept that failed: most often there are no file descriptors left.
@@ -99,16 +101,27 @@ fn connection(
     // Answers are small and wait for nothing; a failure only costs time.
     let _ = stream.set_nodelay(true);
     let router = router.clone();
-    let socket = Socket::new(stream, HEAD_WITHIN, WRITE_WITHIN);
-    let double_framed = socket.double_framed();
+    let socket = Socket::new(stream, HEAD_WITHIN, PATIENCE);
+    let (double_framed, streams) = (socket.double_framed(), socket.streams());
     let requests = AtomicU64::new(0);
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
         let double = double_framed.is(requests.fetch_add(1, Ordering::Relaxed));
         let mut request = request.map(axum::body::Body::new);
         request.extensions_mut().insert(ConnectInfo(peer));
-        let mut router = router.clone();
+        let (mut router, streams) = (router.clone(), streams.clone());
         async move {
-            if double { Ok(framed_twice(request.headers())) } else { router.call(request).await }
+            let answered = if double {
+                Ok(framed_twice(request.headers()))
+            } else {
+                router.call(request).await
+            };
+            answered.map(|response| {
+                response.map(|body| {
+                    // What is streamed does not know its length.
+                    let is_live = body.size_hint().exact().is_none();
+                    streams.send(body, if is_live { How::Live } else { How::Whole })
+                })
+            })
         }
     });
     http1::Builder::new()

@@ -272,6 +272,7 @@ fn settings(config: &Config, upstream: Upstream, keys: Keys) -> Result<Settings,
             headers_max: limits.headers as usize,
             streams_max: limits.streams,
             idle_upstream_max: limits.upstream_idle_connections as usize,
+            write_bytes_per_second: limits.write_bytes_per_second,
         },
         times: Times {
             headers: server.header_timeout.duration(),

@@ -196,6 +196,7 @@ fn limits(limits: &Limits, reading: &mut Reading) {
         ("upstream_idle_connections", limits.upstream_idle_connections),
         ("rate_limit_callers", limits.rate_limit_callers),
         ("shadow_keys", limits.shadow_keys),
+        ("write_bytes_per_second", limits.write_bytes_per_second),
     ] {
         if value == 0 || value > 10_000_000 {
             reading.breaks(&format!("limits.{name}"), format!("{value}: 1 to 10,000,000"));

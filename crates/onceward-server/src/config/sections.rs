@@ -35,7 +35,8 @@ section! {
         header_timeout: Span = Span::seconds(30);
         /// How long the body of a request may be waited for beyond what its bytes earn.
         body_timeout: Span = Span::seconds(30);
-        /// How long a client may take no byte of an answer.
+        /// How long a client may take no byte of an answer, and how long it may take for an answer
+        /// beyond what its bytes earn (`limits.write_bytes_per_second`).
         write_timeout: Span = Span::seconds(30);
         /// How long connecting to an upstream may take.
         connect_timeout: Span = Span::seconds(5);
@@ -187,6 +188,9 @@ section! {
         streams: u32 = 128;
         /// Connections to an upstream that are kept while idle.
         upstream_idle_connections: u32 = 256;
+        /// Bytes of an answer that earn a client a second to take it, beyond `write_timeout`. Who
+        /// takes less is cut. An answer that is passed on live only has to make progress.
+        write_bytes_per_second: u32 = 1_000;
         /// Callers that a rate limit remembers. Beyond it, new callers share one allowance.
         rate_limit_callers: u32 = 100_000;
         /// Keys that shadow mode remembers.

@@ -20,6 +20,7 @@ use super::body::RequestBody;
 use super::forward::Forward;
 use super::headers;
 use super::listen::{Peer, Serves};
+use super::sent::{How, Sent};
 use super::settings::Settings;
 use super::sight::Watch;
 use crate::metrics::Metrics;
@@ -55,7 +56,7 @@ impl Entrance {
 }
 
 impl Serves for Entrance {
-    type Body = Body;
+    type Body = Sent<Body>;
     type Future = Answering;
     type Service = Connection;
 
@@ -64,7 +65,8 @@ impl Serves for Entrance {
     }
 }
 
-type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+type Answer = Response<Sent<Body>>;
+type Answering = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
 
 /// The service of one connection.
 pub(super) struct Connection {
@@ -74,7 +76,7 @@ pub(super) struct Connection {
 }
 
 impl Service<Request<Incoming>> for Connection {
-    type Response = Response<Body>;
+    type Response = Answer;
     type Error = Infallible;
     type Future = Answering;
 
@@ -83,9 +85,11 @@ impl Service<Request<Incoming>> for Connection {
         let double = self.peer.double_framed.is(nth);
         if let Some(detail) = malformed(&request, double) {
             let response = refused(&request, detail);
+            let response = response.map(|body| self.peer.streams.send(body, How::Whole));
             return Box::pin(std::future::ready(Ok(response)));
         }
         let (mut head, body) = request.into_parts();
+        let version = head.version;
         headers::strip_hop_by_hop(&mut head.headers, &self.shared.identity_headers);
         headers::introduce(&mut head, &self.peer.address, self.peer.is_tls);
         let body = RequestBody::live(body, self.shared.body_for);
@@ -94,10 +98,18 @@ impl Service<Request<Incoming>> for Connection {
             &mut self.shared.protected.clone(),
             Request::from_parts(head, body),
         );
+        let (streams, is_h2) = (self.peer.streams.clone(), version == Version::HTTP_2);
         Box::pin(async move {
             let response = answering.await?;
             seen.answered(&response);
-            Ok(response)
+            Ok(response.map(|body| {
+                let how = match body.is_live() {
+                    true => How::Live,
+                    false if is_h2 => How::InPieces,
+                    false => How::Whole,
+                };
+                streams.send(body, how)
+            }))
         })
     }
 }

@@ -23,8 +23,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
+use super::sent::Streams;
 use super::settings::{Limits, Times};
-use super::socket::{DoubleFramed, Socket};
+use super::socket::{DoubleFramed, Patience, Socket};
 use crate::failure::Failure;
 
 /// Pause after a connection could not be accepted, as when files run out.
@@ -77,6 +78,7 @@ pub(super) struct Peer {
     pub(super) address: HeaderValue,
     pub(super) is_tls: bool,
     pub(super) double_framed: DoubleFramed,
+    pub(super) streams: Streams,
 }
 
 /// Makes the service of a connection.
@@ -99,7 +101,7 @@ pub(super) struct Server {
     http: auto::Builder<TokioExecutor>,
     places: Arc<Semaphore>,
     headers_for: Duration,
-    write_for: Duration,
+    patience: Patience,
     stopped: watch::Receiver<bool>,
 }
 
@@ -122,7 +124,10 @@ impl Server {
             http,
             places: Arc::new(Semaphore::new(limits.connections_max.min(Semaphore::MAX_PERMITS))),
             headers_for: times.headers,
-            write_for: times.write,
+            patience: Patience {
+                write_for: times.write,
+                bytes_per_second: limits.write_bytes_per_second,
+            },
             stopped,
         }
     }
@@ -200,9 +205,10 @@ impl Server {
         S: Serves,
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let socket = Socket::new(stream, self.headers_for, self.write_for);
+        let socket = Socket::new(stream, self.headers_for, self.patience);
         let Ok(address) = HeaderValue::from_str(&address.ip().to_string()) else { return };
-        let peer = Peer { address, is_tls, double_framed: socket.double_framed() };
+        let (double_framed, streams) = (socket.double_framed(), socket.streams());
+        let peer = Peer { address, is_tls, double_framed, streams };
         let service = serves.connection(peer);
         let connection = self.http.serve_connection(TokioIo::new(socket), service);
         if let Err(error) = watcher.watch(connection.into_owned()).await {

@@ -6,7 +6,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `listen`, `socket`, `framing`, `tls` | connections in: limits, time-outs, double framing |
+//! | `listen`, `socket`, `sent`, `framing`, `tls` | connections: limits, time-outs, framed twice |
 //! | `entry`, `headers`, `body` | one request: what is refused, what is passed on |
 //! | `forward`, `pool` | connections out: what was sent, what was not |
 //! | `sight` | what is counted and logged of a request |
@@ -20,6 +20,7 @@ mod headers;
 pub(crate) mod listen;
 mod pool;
 pub(crate) mod ready;
+pub(crate) mod sent;
 pub(crate) mod settings;
 pub(crate) mod sight;
 pub(crate) mod socket;

@@ -57,6 +57,8 @@ pub(crate) struct Limits {
     pub(crate) streams_max: u32,
     /// Connections to an upstream that are kept while idle. Default: 256.
     pub(crate) idle_upstream_max: usize,
+    /// Bytes of an answer that earn a client a second to take it. Default: 1,000.
+    pub(crate) write_bytes_per_second: u32,
 }
 
 impl Default for Limits {
@@ -67,6 +69,7 @@ impl Default for Limits {
             headers_max: 128,
             streams_max: 128,
             idle_upstream_max: 256,
+            write_bytes_per_second: 1_000,
         }
     }
 }
@@ -78,7 +81,8 @@ pub(crate) struct Times {
     pub(crate) headers: Duration,
     /// How long a request's body may be waited for beyond what its bytes earn. Default: 30 s.
     pub(crate) body: Duration,
-    /// How long a client may take no byte of an answer. Default: 30 s.
+    /// How long a client may take no byte of an answer, and for a whole answer beyond what its
+    /// bytes earn. Default: 30 s.
     pub(crate) write: Duration,
     /// How long it may take to reach an upstream. Default: 5 s.
     pub(crate) connect: Duration,

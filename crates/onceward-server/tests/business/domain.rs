@@ -31,6 +31,25 @@ async fn what_is_made_is_read_by_its_id_with_every_field_that_was_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn further_numbers_come_back_exactly_as_they_were_sent() {
+    let service = Service::start("domain_numbers");
+    let further = [
+        r#""ledger":{"n":[1180591620717411303424,-18446744073709551617]}"#,
+        r#""rate":0.12345678901234567890123"#,
+    ];
+    let sent = format!(r#"{{"name":"Ada",{}}}"#, further.join(","));
+    let made = put("/customers/c1").raw(&sent).send(&service).await.must_be(201);
+    let again = put("/customers/c1").raw(&sent).keyless().send(&service).await.must_be(200);
+    let read = get("/customers/c1").send(&service).await.must_be(200);
+    for shown in [made, again, read] {
+        let text = String::from_utf8(shown.body.to_vec()).unwrap();
+        for member in further {
+            assert!(text.contains(member), "{member} in {text}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn put_creates_or_replaces_as_a_whole() {
     let service = Service::start("domain_put");
     let write =

@@ -215,6 +215,58 @@ async fn a_reader_that_takes_nothing_is_cut() {
     assert!(got.len() < 100_000_000, "{}", got.len());
 }
 
+/// A gateway that expects clients to take 10 MB a second, and waits a second for them.
+async fn in_a_hurry(name: &str) -> (Gateway, std::sync::Arc<App>) {
+    let (folder, app) = (folder(name), App::new());
+    let upstream = serve(app.router()).await;
+    std::fs::write(folder.join("hurry.toml"), "[limits]\nwrite_bytes_per_second = 10000000\n")
+        .unwrap();
+    let flags = ["--config", "hurry.toml", "--body-timeout", "1s"];
+    (Gateway::start(&folder, upstream, &flags.map(String::from)), app)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_http_2_answer_that_nobody_takes_is_cut_unless_it_is_live() {
+    let (gateway, app) = in_a_hurry("h2_reader").await;
+    let mut sender = h2_within(gateway.listen, 65_535).await;
+    let answer = sender.send_request(h2_request("/large/600000", "k")).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    // Others are served meanwhile: the connection itself takes all that comes.
+    let other = sender.send_request(h2_request("/payments", "other")).await.unwrap();
+    assert_eq!(other.status(), 201);
+    // sleeps because the client is to be slow: it grants no further byte
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(answer.into_body().collect().await.is_err(), "it was given up");
+    // What comes from elsewhere is not measured by its size.
+    let mut sender = h2_within(gateway.listen, 65_535).await;
+    let live = Request::get("http://api.example/large/600000").body(Full::default()).unwrap();
+    let live = sender.send_request(live).await.unwrap();
+    // sleeps because the client is to be slow
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(live.into_body().collect().await.unwrap().to_bytes().len(), 600_000);
+    // Whoever reads has all of it, piece by piece.
+    let answer = sender.send_request(h2_request("/large/600000", "k")).await.unwrap();
+    assert_eq!(answer.headers()["content-length"], "600000");
+    let whole = answer.into_body().collect().await.unwrap().to_bytes();
+    assert!(whole.len() == 600_000 && whole.iter().all(|byte| *byte == 7), "{}", whole.len());
+    assert_eq!(app.ran(), 2);
+}
+
+/// A connection whose answers each have this window until they are read.
+async fn h2_within(
+    to: SocketAddr,
+    window: u32,
+) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
+    let stream = TcpStream::connect(to).await.unwrap();
+    let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(window)
+        .handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
 async fn h2(to: SocketAddr) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
     let stream = TcpStream::connect(to).await.unwrap();
     let (sender, connection) =

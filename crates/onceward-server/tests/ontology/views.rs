@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::world::{Service, create, delete, eventually, get, update};
+use super::world::{Service, create, delete, eventually, get, post, update};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c01_c09_instances_follow_their_events() {
@@ -22,6 +22,22 @@ async fn c01_c09_instances_follow_their_events() {
     .await;
     get("/v1/instances/bike").send(&service).await.refuses(404, "events.not_found");
     assert_eq!(service.events("bike").await.len(), 3, "its events stay");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c09_numbers_of_an_instance_are_exactly_those_of_its_events() {
+    let service = Service::start("c09_numbers");
+    let create =
+        r#"{"event_id":"e1","aggregate_id":"n","kind":"create","payload":{"a":{"b":1.50}}}"#;
+    post("/v1/commands").keyless().raw(create).send(&service).await.must_be(201);
+    let update = r#"{"event_id":"e2","aggregate_id":"n","kind":"update","expected_seq":1,
+        "payload":{"a":{"c":1180591620717411303424},"d":0.12345678901234567890123}}"#;
+    post("/v1/commands").keyless().raw(update).send(&service).await.must_be(201);
+    service.instance_at("n", 2).await;
+    let shown = get("/v1/instances/n").send(&service).await.must_be(200);
+    let text = String::from_utf8(shown.body.to_vec()).unwrap();
+    let members = r#""a":{"b":1.50,"c":1180591620717411303424},"d":0.12345678901234567890123"#;
+    assert!(text.contains(members), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,6 +11,23 @@ async fn step(service: &Service, mission: &Answer, action: &str) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn further_numbers_come_back_exactly_as_they_were_sent() {
+    let service = Service::start("numbers");
+    let sent = r#"{"name":"Bridge","cost":{"cents":1180591620717411303424,"rate":1.50}}"#;
+    let made = post("/v1/projects").raw(sent).send(&service).await.must_be(201);
+    let path = format!("/v1/projects/{}", made.id());
+    let change = r#"{"cost":{"rate":0.12345678901234567890123}}"#;
+    let changed = patch(&path).seen(&made.etag()).raw(change).send(&service).await.must_be(200);
+    let read = get(&path).send(&service).await.must_be(200);
+    let listed = get("/v1/projects").send(&service).await.must_be(200);
+    let expected = r#""cost":{"cents":1180591620717411303424,"rate":0.12345678901234567890123}"#;
+    for shown in [changed, read, listed] {
+        let text = String::from_utf8(shown.body.to_vec()).unwrap();
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b07_missions_go_from_draft_to_locked_and_into_the_archive_and_back() {
     let service = Service::start("b07");
     let mission = service.mission().await;

@@ -109,7 +109,7 @@ pub(super) async fn sealed_tenants(
     after: Option<Cursor>,
 ) -> Result<(Vec<String>, Option<Cursor>), EngineError> {
     let prefix = format!("{}:", escape(HEADS));
-    let what = List::Marks { tenant: STORE_TENANT.into(), prefix };
+    let what = List::Marks { tenant: Some(STORE_TENANT.into()), prefix };
     let page = engine.list(what, after, PAGE).await?;
     let Items::Marks(marks) = page.items else {
         return Err(StoreError::Corrupt("the store listed something else".into()).into());

@@ -201,7 +201,7 @@ impl Engine {
         limit: usize,
     ) -> Result<(Vec<Document>, Option<Cursor>), EngineError> {
         let prefix = format!("{}:{}", escape(space), escape(prefix));
-        let what = List::Marks { tenant: escape(tenant).into_owned(), prefix };
+        let what = List::Marks { tenant: Some(escape(tenant).into_owned()), prefix };
         let page = self.list(what, after, limit.min(PAGE_MAX)).await?;
         let Items::Marks(marks) = page.items else { return Ok((Vec::new(), None)) };
         let documents = marks.into_iter().filter_map(|(subject, mark)| {

@@ -159,7 +159,7 @@ impl EventStore {
     ) -> Result<Vec<Stream>, EventsError> {
         let prefix = self.0.names.aggregates_prefix();
         let after = after.map(|id| Cursor(format!("{prefix}{}", escape(id))));
-        let what = List::Marks { tenant: escape(tenant).into_owned(), prefix };
+        let what = List::Marks { tenant: Some(escape(tenant).into_owned()), prefix };
         let page = self.0.engine.list(what, after, limit).await?;
         let Items::Marks(marks) = page.items else { return Ok(Vec::new()) };
         let stream =

@@ -9,8 +9,8 @@ use onceward_core::canonical::{Arrays, CanonicalError};
 use onceward_core::decide::Claim;
 use onceward_core::diff::{diff_full, differing_pointers};
 use onceward_core::fingerprint::{
-    Body as BodyRule, CanonicalBody, FingerprintBuilder, FingerprintPolicy, canonical_bytes,
-    content_hash16,
+    Body as BodyRule, CanonicalBody, Fingerprint, FingerprintBuilder, FingerprintPolicy,
+    canonical_bytes, content_hash16,
 };
 use onceward_core::header_key::parse_header_key;
 use onceward_core::key::{Key, Kind};
@@ -24,6 +24,9 @@ use super::refusal::{Code, Conflict, Refusal};
 use super::route::Place;
 use super::spelling::one_spelling;
 use crate::cache::Sight;
+
+/// Digits of a hash that a conflict shows (E01).
+const HASH_DIGITS: usize = 16;
 
 /// The key that a request brings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +84,7 @@ impl Admitted {
     /// What differs between this payload and the one that the key was used with.
     pub(super) fn conflict(
         &self,
-        kept: &KeptPayload,
+        (original, kept): (&Fingerprint, &KeptPayload),
         policy: &Policy,
         leaf_key: &[u8; 32],
     ) -> Conflict {
@@ -92,19 +95,25 @@ impl Admitted {
             current_hash: content_hash16(body.bytes()),
             ..Conflict::default()
         };
-        if let KeptPayload::Full(original) = kept {
-            conflict.original_hash = Some(content_hash16(original));
+        if let KeptPayload::Full(body_before) = kept {
+            conflict.original_hash = Some(content_hash16(body_before));
             let shown = match &body {
                 CanonicalBody::Json(_) => self.in_sent_order().unwrap_or(body),
                 CanonicalBody::Bytes(_) => body,
             };
             if let CanonicalBody::Json(current) = &shown {
-                conflict.changes = diff_full(original, current, arrays, &policy.mask).ok();
+                conflict.changes = diff_full(body_before, current, arrays, &policy.mask).ok();
             }
             let differing = differing_pointers(kept, &shown, arrays, leaf_key);
             conflict.pointers = differing.ok().flatten().map(|found| found.pointers);
         } else if let Ok(Some(differing)) = differing_pointers(kept, &body, arrays, leaf_key) {
             conflict.pointers = Some(differing.pointers);
+        }
+        if conflict.original_hash.as_ref() == Some(&conflict.current_hash) {
+            // Two equal hashes would deny the conflict. The bodies are the same, and what is around
+            // them is not: the whole requests differ.
+            conflict.original_hash = Some(original.short_hex(HASH_DIGITS));
+            conflict.current_hash = self.claim.fingerprint.short_hex(HASH_DIGITS);
         }
         conflict
     }

@@ -14,7 +14,10 @@ use super::room::Share;
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A response body: ours, or passed on live.
-pub struct Body(UnsyncBoxBody<Bytes, BoxError>);
+pub struct Body {
+    bytes: UnsyncBoxBody<Bytes, BoxError>,
+    live: bool,
+}
 
 impl Body {
     /// Passes another body on.
@@ -23,13 +26,20 @@ impl Body {
         B: HttpBody<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        Self(body.map_err(Into::into).boxed_unsync())
+        Self { bytes: body.map_err(Into::into).boxed_unsync(), live: true }
+    }
+
+    /// Whether it is passed on as it comes: it may take as long as whoever sends it does. Otherwise
+    /// all of it is here already, and how long it takes is up to who reads it.
+    #[must_use]
+    pub const fn is_live(&self) -> bool {
+        self.live
     }
 }
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
-        Self::live(Full::new(bytes))
+        Self { live: false, ..Self::live(Full::new(bytes)) }
     }
 }
 
@@ -47,15 +57,15 @@ impl HttpBody for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.0).poll_frame(context)
+        Pin::new(&mut self.bytes).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.bytes.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
+        self.bytes.size_hint()
     }
 }
 

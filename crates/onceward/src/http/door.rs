@@ -329,7 +329,7 @@ impl Door {
             .and_then(|found| found.payload)
             .and_then(|bytes| KeptPayload::decode(&bytes).ok())
             .unwrap_or(KeptPayload::None);
-        let mut conflict = admitted.conflict(&kept, policy, &self.leaf_key);
+        let mut conflict = admitted.conflict((&record.fingerprint, &kept), policy, &self.leaf_key);
         conflict.original_at = record.created_at;
         let end = record.expires_at.unwrap_or(record.updated_at.plus(policy.retain_ms));
         // Rounded up: who comes back then finds it expired.

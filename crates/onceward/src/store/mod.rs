@@ -212,10 +212,10 @@ pub enum List {
     },
     /// Records that the sweep has to look at by the store's clock, longest due first.
     Sweepable,
-    /// Marks of a tenant whose name starts with this, in the order of their names.
+    /// Marks whose name starts with this, in the order of tenant and name.
     Marks {
-        /// Whose.
-        tenant: String,
+        /// Only this tenant's.
+        tenant: Option<String>,
         /// Start of the name.
         prefix: String,
     },
@@ -228,6 +228,25 @@ pub enum List {
         /// Only this tenant's.
         tenant: Option<String>,
     },
+}
+
+impl List {
+    /// The mark that a page of [`List::Marks`] ended with: of one tenant its name, of all of them
+    /// the tenant too. A cursor of the one list says nothing about the other, and is refused.
+    pub(crate) fn mark_after(
+        tenant: Option<&str>,
+        after: Option<&str>,
+    ) -> Result<Option<Subject>, StoreError> {
+        let Some(cursor) = after else { return Ok(None) };
+        let columns = tenant.map_or_else(|| cursor.split_once(':'), |of| Some((of, cursor)));
+        let (of, name) = columns.ok_or_else(StoreError::bad_cursor)?;
+        Subject::from_columns(of, name).map(Some).map_err(|_| StoreError::bad_cursor())
+    }
+
+    /// The cursor of a page of [`List::Marks`] that ends with a mark.
+    pub(crate) fn mark_cursor(tenant: Option<&str>, last: &Subject) -> Cursor {
+        Cursor(tenant.map_or_else(|| last.to_string(), |_| last.name_column().to_string()))
+    }
 }
 
 /// Which audit entries are wanted. Times are half-open: `from <= at < to`.

@@ -226,3 +226,48 @@ async fn a01_a_tenant_sees_nothing_of_another() {
     assert_eq!(marks["items"], json!([]));
     server.stop().await;
 }
+
+#[tokio::test]
+async fn the_operator_sees_every_tenants_marks_and_a_tenant_its_own() {
+    let server = Server::start("marks").await;
+    // One that has marks and no record left is listed too.
+    let mut refs = Vec::new();
+    for (tenant, subject) in [("globex", "a"), ("acme", "b"), ("acme", "a"), ("Ünï:x", "a")] {
+        let claim = json!({
+            "tenant": tenant, "scope": "s", "id": subject, "payload": 1, "lease_ms": 30_000,
+            "owner": "w", "guard": {"subject": subject, "above": 3},
+        });
+        let granted = server.post("/v1/claims", claim).await.ok();
+        let complete = json!({"permit": granted["permit"], "outcome": 1});
+        server.post("/v1/permits/complete", complete).await.ok();
+        refs.push(granted["ref"].as_str().unwrap().to_string());
+    }
+    server.call(Some(OPERATOR), Method::DELETE, &format!("/v1/records/{}", refs[0]), "").await.ok();
+    let walk = async |token: &str, query: &str| {
+        let (mut found, mut after) = (Vec::new(), String::new());
+        loop {
+            let path = format!("/v1/marks?limit=1{query}{after}");
+            let page = server.call(Some(token), Method::GET, &path, "").await.ok();
+            for mark in page["items"].as_array().unwrap() {
+                assert_eq!((&mark["space"], &mark["position"]), (&json!("subjects"), &json!(3)));
+                let text = |name: &str| mark[name].as_str().unwrap().to_string();
+                found.push((text("tenant"), text("subject")));
+            }
+            let Some(next) = page["next"].as_str() else { return found };
+            after = format!("&after={next}");
+        }
+    };
+    let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(tenant, subject)| ((*tenant).into(), (*subject).into())).collect()
+    };
+    let all = [("acme", "a"), ("acme", "b"), ("globex", "a"), ("Ünï:x", "a")];
+    assert_eq!(walk(OPERATOR, "").await, pairs(&all));
+    assert_eq!(walk(OPERATOR, "&subject=a").await, pairs(&[all[0], all[2], all[3]]));
+    assert_eq!(walk(OPERATOR, "&tenant=globex").await, pairs(&[all[2]]));
+    assert_eq!(walk(ACME, "").await, pairs(&all[..2]));
+    // Each list has cursors of its own.
+    let page = server.get("/v1/marks?limit=1&tenant=acme").await.ok();
+    let path = format!("/v1/marks?after={}", page["next"].as_str().unwrap());
+    server.get(&path).await.problem(400);
+    server.stop().await;
+}

@@ -1,6 +1,6 @@
 //! Lists, a page at a time, each along a partition or an index.
 //!
-//! Records and marks of a tenant are read from their partitions and are current; records of all
+//! Records and marks of a tenant are read from their partitions and are current; those of all
 //! tenants walk the list of tenants. Due and sweepable records come from indexes that trail behind,
 //! each in a few partitions that are read side by side. Cursors mean what the memory store's mean:
 //! the place of the last item in the order of the list. A page is filled with one item more than
@@ -21,6 +21,9 @@ use super::{entries, reader, rows, stamps};
 
 /// Most items that one request looks at.
 pub(super) const LOOK_MAX: usize = 1_000;
+
+/// Tenants, and users of one of them, that are read from their list at once.
+pub(super) const LISTED_PAGE: usize = 100;
 
 /// A page and where the next one starts.
 pub(super) type Listed = (Items, Option<Cursor>);
@@ -63,7 +66,9 @@ pub(super) async fn list(
                 names::sweep_index(&record.key, record.sweep_at.unwrap_or_default().0).1
             })
         }
-        List::Marks { tenant, prefix } => marks(table, (tenant, prefix), after, limit).await?,
+        List::Marks { tenant, prefix } => {
+            marks(table, (tenant.as_deref(), prefix), after, limit).await?
+        }
         List::Audit(filter) => entries::audit(table, filter, after, limit).await?,
         List::Settled { tenant } => {
             entries::settled(table, settled_ms, tenant.as_deref(), after, limit).await?
@@ -161,31 +166,86 @@ fn open(last: &str, found: &[(String, Item)], most: usize) -> bool {
         && found.iter().take(most).any(|(name, _)| names::start_of(name) == names::start_of(last))
 }
 
+/// A page of the list of tenants, in the order of their names. The last page is a short one.
+pub(super) async fn tenants(table: &Table, from: Begin<'_>) -> Result<Vec<String>, Failure> {
+    let (partition, prefix) = names::TENANTS;
+    let query = Query { partition: partition.into(), ..Query::default() };
+    let found = named(table, query, prefix, ("", from), LISTED_PAGE).await?;
+    Ok(found.into_iter().map(|(tenant, _)| tenant).collect())
+}
+
 async fn marks(
     table: &Table,
-    (tenant, prefix): (&str, &str),
+    (tenant, prefix): (Option<&str>, &str),
     after: Option<&str>,
     limit: usize,
 ) -> Result<Listed, Failure> {
-    if let Some(name) = after {
-        Subject::from_columns(tenant, name)?;
-    }
-    let query = Query { partition: names::marks(tenant), ..Query::default() };
-    let from = after.map_or(Begin::Start, Begin::After);
+    let after = List::mark_after(tenant, after)?;
     let most = limit.saturating_add(1);
-    let mut found = named(table, query, names::MARK, (prefix, from), most).await?;
+    let mut found = match tenant {
+        Some(tenant) => marks_of_tenant(table, (tenant, prefix), after.as_ref(), most).await?,
+        None => marks_of_all(table, prefix, after.as_ref(), most).await?,
+    };
     let more = found.len() > limit;
     found.truncate(limit);
-    let next = found.last().filter(|_| more).map(|(name, _)| Cursor(name.clone()));
-    let items = found.iter().map(|(name, item)| async move {
-        let whole = names::is_cut(name).then_some(name.as_str());
-        let subject = names::read_subject(tenant, &rows::place(item)?, whole);
-        let subject = subject.ok_or_else(|| Failure::corrupt("the name of a listed mark"))?;
-        let mark = reader::listed_mark(table, &subject, item).await?;
+    let last = found.last().filter(|_| more);
+    let next = last.map(|(subject, _)| List::mark_cursor(tenant, subject));
+    let items = found.into_iter().map(|(subject, item)| async move {
+        let mark = reader::listed_mark(table, &subject, &item).await?;
         Ok::<_, Failure>(mark.map(|mark| (subject, mark)))
     });
     let items = try_join_all(items).await?;
     Ok((Items::Marks(items.into_iter().flatten().collect()), next))
+}
+
+async fn marks_of_tenant(
+    table: &Table,
+    (tenant, prefix): (&str, &str),
+    after: Option<&Subject>,
+    most: usize,
+) -> Result<Vec<(Subject, Item)>, Failure> {
+    let query = Query { partition: names::marks(tenant), ..Query::default() };
+    let from = after.map_or(Begin::Start, |after| Begin::After(after.name_column()));
+    let found = named(table, query, names::MARK, (prefix, from), most).await?;
+    let read = |(name, item): (String, Item)| {
+        let whole = names::is_cut(&name).then_some(name.as_str());
+        let subject = names::read_subject(tenant, &rows::place(&item)?, whole);
+        let subject = subject.ok_or_else(|| Failure::corrupt("the name of a listed mark"))?;
+        Ok((subject, item))
+    };
+    found.into_iter().map(read).collect()
+}
+
+/// Walks all tenants one after the other. Whoever has marks is on their list: it is written there
+/// before the first of them.
+async fn marks_of_all(
+    table: &Table,
+    prefix: &str,
+    after: Option<&Subject>,
+    most: usize,
+) -> Result<Vec<(Subject, Item)>, Failure> {
+    let mut found = Vec::new();
+    let mut last: Option<String> = None;
+    loop {
+        let from = match (&last, after) {
+            (Some(last), _) => Begin::After(last),
+            (None, Some(after)) => Begin::At(after.tenant_column()),
+            (None, None) => Begin::Start,
+        };
+        let mut page = tenants(table, from).await?;
+        for tenant in &page {
+            let after = after.filter(|after| after.tenant_column() == tenant);
+            let left = most - found.len();
+            found.extend(marks_of_tenant(table, (tenant, prefix), after, left).await?);
+            if found.len() >= most {
+                return Ok(found);
+            }
+        }
+        if page.len() < LISTED_PAGE {
+            return Ok(found);
+        }
+        last = page.pop();
+    }
 }
 
 /// Reads the place of a due job: its digit, its instant and what follows.

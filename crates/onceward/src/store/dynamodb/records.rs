@@ -10,14 +10,12 @@ use onceward_core::record::{Record, State};
 
 use super::announce;
 use super::failure::Failure;
-use super::list::{Begin, named};
+use super::list::{self, Begin, LISTED_PAGE, named};
 use super::names;
 use super::ops::{Item, text};
 use super::rows;
 use super::table::{Query, Table};
 
-/// Tenants, and users of one of them, that are read from their list at once.
-const LISTED_PAGE: usize = 100;
 /// Users whose partitions are read side by side.
 const USERS_AT_ONCE: usize = 16;
 
@@ -97,15 +95,13 @@ pub(super) async fn of_all(
     let mut records = Vec::new();
     let mut last: Option<String> = None;
     loop {
-        let (partition, prefix) = names::TENANTS;
-        let query = Query { partition: partition.into(), ..Query::default() };
         let from = match (&last, after) {
             (Some(last), _) => Begin::After(last),
             (None, Some(after)) => Begin::At(after.tenant_column()),
             (None, None) => Begin::Start,
         };
-        let tenants = named(table, query, prefix, ("", from), LISTED_PAGE).await?;
-        for (tenant, _) in &tenants {
+        let mut tenants = list::tenants(table, from).await?;
+        for tenant in &tenants {
             let left = most - records.len();
             records.extend(of_tenant(table, tenant, after, wanted, left).await?);
             if records.len() >= most {
@@ -115,7 +111,7 @@ pub(super) async fn of_all(
         if tenants.len() < LISTED_PAGE {
             return Ok(records);
         }
-        last = tenants.into_iter().next_back().map(|(tenant, _)| tenant);
+        last = tenants.pop();
     }
 }
 

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::ops::Bound;
 
 use onceward_core::audit::Audited;
-use onceward_core::key::{Key, Subject};
+use onceward_core::key::Key;
 use onceward_core::record::Record;
 use onceward_core::seal::{Place, Settled};
 use onceward_core::stamp::At;
@@ -56,17 +56,17 @@ pub(crate) fn list(
             page_of(rest, limit, |record| write_place(0, record.sweep_at, &record.key))
         }
         List::Marks { tenant, prefix } => {
-            let from = match after {
-                Some(Cursor(name)) => Bound::Excluded(Subject::from_columns(tenant, name)?),
-                None => Bound::Unbounded,
-            };
+            let tenant = tenant.as_deref();
+            let after = List::mark_after(tenant, after.map(|cursor| cursor.0.as_str()))?;
+            let from = after.map_or(Bound::Unbounded, Bound::Excluded);
             let mut found = state.marks_from(from).filter(|(subject, _)| {
-                subject.tenant_column() == tenant && subject.name_column().starts_with(prefix)
+                tenant.is_none_or(|tenant| subject.tenant_column() == tenant)
+                    && subject.name_column().starts_with(prefix)
             });
             let items: Vec<_> =
                 found.by_ref().take(limit).map(|(s, m)| (s.clone(), m.clone())).collect();
             let next = found.next().and(items.last());
-            let next = next.map(|(subject, _)| Cursor(subject.name_column().to_string()));
+            let next = next.map(|(subject, _)| List::mark_cursor(tenant, subject));
             (Items::Marks(items), next)
         }
         List::Audit(filter) => {

@@ -66,6 +66,7 @@ GRANT USAGE ON SEQUENCE stamps TO onceward_engine;
 GRANT SELECT (tenant, kind, name, state, sweep_at, sweep_from) ON records TO onceward_lister;
 GRANT SELECT (ctid, tenant, kind, name, state, priority, due_at) ON records_job
     TO onceward_lister;
+GRANT SELECT (tenant, name) ON marks TO onceward_lister;
 GRANT SELECT (tenant, xact, id, at, subject, key_hash, action) ON audit TO onceward_lister;
 GRANT SELECT ON records, outcomes, payloads, audit TO onceward_views;
 

@@ -51,9 +51,10 @@ pub(super) async fn list(
             let last = records.last().map(|record| place_in(what, record));
             (Items::Records(records), last)
         }
-        List::Marks { .. } => {
+        List::Marks { tenant, .. } => {
             let marks: Vec<_> = shown.iter().map(rows::read_mark).collect::<Result<_, _>>()?;
-            let last = marks.last().map(|(subject, _)| subject.name_column().to_string());
+            let last = marks.last();
+            let last = last.map(|(last, _)| List::mark_cursor(tenant.as_deref(), last).0);
             (Items::Marks(marks), last)
         }
         List::Settled { .. } => {
@@ -87,7 +88,7 @@ enum Start {
     Key(Key),
     /// Priority, instant and key.
     Place(i16, i64, Key),
-    Name(String),
+    Mark(Subject),
     /// Transaction and number of an entry.
     Entry(u64, i64),
 }
@@ -99,8 +100,7 @@ impl Start {
             List::Records { .. } => Key::parse(cursor).ok().map(Self::Key),
             List::Due { .. } | List::Sweepable => Self::read_place(cursor),
             List::Marks { tenant, .. } => {
-                let subject = Subject::from_columns(tenant, cursor).ok();
-                subject.map(|subject| Self::Name(subject.name_column().to_string()))
+                List::mark_after(tenant.as_deref(), Some(cursor))?.map(Self::Mark)
             }
             List::Audit(_) | List::Settled { .. } => cursor
                 .split_once('.')
@@ -119,6 +119,10 @@ impl Start {
 
     fn key(&self) -> Option<&Key> {
         if let Self::Key(key) = self { Some(key) } else { None }
+    }
+
+    fn mark(&self) -> Option<&Subject> {
+        if let Self::Mark(subject) = self { Some(subject) } else { None }
     }
 
     /// Priority, instant, tenant, kind and name to start behind.
@@ -183,8 +187,8 @@ async fn set_tenant(session: &Session, what: &List) -> Result<(), Error> {
     let tenant = match what {
         List::Records { tenant, .. }
         | List::Audit(AuditFilter { tenant, .. })
-        | List::Settled { tenant } => tenant.as_ref(),
-        List::Marks { tenant, .. } => Some(tenant),
+        | List::Settled { tenant }
+        | List::Marks { tenant, .. } => tenant.as_ref(),
         List::Due { .. } | List::Sweepable => None,
     };
     let Some(tenant) = tenant else { return Ok(()) };
@@ -210,7 +214,12 @@ async fn select(
         // In one statement of its own.
         List::Due { .. } => Ok(Vec::new()),
         List::Sweepable => sweepable(session, start, now, take).await,
-        List::Marks { tenant, prefix } => marks(session, tenant, prefix, start, take).await,
+        List::Marks { tenant: Some(tenant), prefix } => {
+            marks(session, tenant, prefix, start.mark(), take).await
+        }
+        List::Marks { tenant: None, prefix } => {
+            marks_of_all(session, prefix, start.mark(), take).await
+        }
         List::Audit(filter) => audit(session, filter, false, start, take).await,
         List::Settled { tenant } => {
             let filter = AuditFilter { tenant: tenant.clone(), ..AuditFilter::default() };
@@ -334,11 +343,11 @@ async fn marks(
     session: &Session,
     tenant: &str,
     prefix: &str,
-    start: &Start,
+    after: Option<&Subject>,
     take: i64,
 ) -> Result<Vec<Row>, Error> {
     let (tenant, prefix) = (text_column(tenant), text_column(prefix));
-    let after = if let Start::Name(name) = start { Some(name.as_str()) } else { None };
+    let after = after.map(Subject::name_column);
     let end = end_of(&prefix);
     let values: [Value<'_>; 5] = [
         (&tenant, Type::TEXT),
@@ -348,6 +357,20 @@ async fn marks(
         (&take, Type::INT8),
     ];
     session.client.query_typed(sql::LIST_MARKS, &values).await
+}
+
+async fn marks_of_all(
+    session: &Session,
+    prefix: &str,
+    after: Option<&Subject>,
+    take: i64,
+) -> Result<Vec<Row>, Error> {
+    let prefix = text_column(prefix);
+    let tenant = after.map_or("", Subject::tenant_column);
+    let name = after.map_or("", Subject::name_column);
+    let values: [Value<'_>; 4] =
+        [(&tenant, Type::TEXT), (&name, Type::TEXT), (&prefix, Type::TEXT), (&take, Type::INT8)];
+    session.client.query_typed(sql::LIST_MARKS_OF_ALL, &values).await
 }
 
 async fn audit(

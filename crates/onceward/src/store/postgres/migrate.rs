@@ -34,6 +34,7 @@ const MIGRATIONS: &[Migration] = migrations! {
     4 "lists",
     5 "views",
     6 "calls",
+    7 "marks",
 };
 
 /// The oldest program, by the version of its schema, that works on the schema as it is after the

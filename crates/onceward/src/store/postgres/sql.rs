@@ -37,5 +37,6 @@ pub(super) const LIST_RECORDS: &str = include_str!("sql/list_records.sql");
 pub(super) const LIST_RECORDS_OF_TENANT: &str = include_str!("sql/list_records_of_tenant.sql");
 pub(super) const LIST_SWEEPABLE: &str = include_str!("sql/list_sweepable.sql");
 pub(super) const LIST_MARKS: &str = include_str!("sql/list_marks.sql");
+pub(super) const LIST_MARKS_OF_ALL: &str = include_str!("sql/list_marks_of_all.sql");
 pub(super) const LIST_AUDIT: &str = include_str!("sql/list_audit.sql");
 pub(super) const LIST_AUDIT_OF_ALL: &str = include_str!("sql/list_audit_of_all.sql");

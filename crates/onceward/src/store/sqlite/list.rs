@@ -63,7 +63,8 @@ pub(super) fn list(
             page_of(found, *limit, |record| place(0, record.sweep_at, &record.key))
         }
         List::Marks { tenant, prefix } => {
-            let (items, next) = marks(connection, (tenant, prefix), after, most, *limit)?;
+            let wanted = (tenant.as_deref(), prefix.as_str());
+            let (items, next) = marks(connection, wanted, after, most, *limit)?;
             return Ok(Page { now, items, payloads: Vec::new(), next });
         }
         List::Audit(filter) => {
@@ -224,32 +225,42 @@ fn sweepable(
 
 fn marks(
     connection: &Connection,
-    (tenant, prefix): (&str, &str),
+    (tenant, prefix): (Option<&str>, &str),
     after: Option<&str>,
     most: usize,
     limit: usize,
 ) -> Result<(Items, Option<Cursor>), Failure> {
-    let mut start = prefix.to_string();
-    if let Some(name) = after {
-        Subject::from_columns(tenant, name).map_err(StoreError::from)?;
-        start = start.max(just_after(name));
-    }
-    let mut select = connection.prepare_cached(sql::LIST_MARKS)?;
-    let mut found = select.query((tenant, start, signed(most)))?;
+    let after = List::mark_after(tenant, after)?;
+    let mut select: CachedStatement<'_>;
+    let mut found = match (tenant, &after) {
+        (Some(tenant), after) => {
+            let behind = after.as_ref().map(|after| just_after(after.name_column()));
+            let start = behind.unwrap_or_default().max(prefix.to_string());
+            select = connection.prepare_cached(sql::LIST_MARKS)?;
+            select.query((tenant, start, signed(most)))?
+        }
+        (None, after) => {
+            let after = after.as_ref();
+            let place =
+                after.map_or(("", ""), |after| (after.tenant_column(), after.name_column()));
+            select = connection.prepare_cached(sql::LIST_MARKS_OF_ALL)?;
+            select.query((place.0, place.1, prefix, signed(most)))?
+        }
+    };
     let mut items = Vec::new();
     while let Some(row) = found.next()? {
         let name = rows::text(row, 0)?;
         if !name.starts_with(prefix) {
             break;
         }
-        let subject = Subject::from_columns(tenant, name).map_err(StoreError::from)?;
+        let subject = Subject::from_columns(rows::text(row, 5)?, name).map_err(StoreError::from)?;
         let mark = rows::read_mark(row, 1, &subject)?;
         items.push((subject, mark));
     }
     let more = items.len() > limit;
     items.truncate(limit);
     let last = items.last().filter(|_| more);
-    let next = last.map(|(subject, _)| Cursor(subject.name_column().to_string()));
+    let next = last.map(|(subject, _)| List::mark_cursor(tenant, subject));
     Ok((Items::Marks(items), next))
 }
 

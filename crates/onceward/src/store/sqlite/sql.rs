@@ -51,6 +51,7 @@ statements! {
     LIST_DUE = "list_due",
     LIST_SWEEPABLE = "list_sweepable",
     LIST_MARKS = "list_marks",
+    LIST_MARKS_OF_ALL = "list_marks_of_all",
     LIST_AUDIT = "list_audit",
     LIST_AUDIT_OF_TENANT = "list_audit_of_tenant",
 }
@@ -94,6 +95,7 @@ mod tests {
             (super::LIST_DUE, "records_due (queue=? AND priority=? AND due_at>? AND due_at<?)"),
             (super::LIST_SWEEPABLE, "records_sweep (sweep_at>? AND sweep_at<?)"),
             (super::LIST_MARKS, "sqlite_autoindex_marks_1 (tenant=? AND name>?)"),
+            (super::LIST_MARKS_OF_ALL, "sqlite_autoindex_marks_1 ((tenant,name)>"),
             (super::LIST_AUDIT, "INTEGER PRIMARY KEY (rowid>?)"),
             (super::LIST_AUDIT_OF_TENANT, "audit_time (tenant=? AND at>? AND at<?)"),
         ];

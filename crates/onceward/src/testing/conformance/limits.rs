@@ -190,7 +190,7 @@ pub async fn any_character_can_be_in_a_subject(bench: &Bench<'_>) -> Checked {
     for (n, subject) in subjects.iter().enumerate() {
         ensure_eq!(bench.position(subject).await?, n as u64 + 1, "{subject:?}");
         let tenant = subject.tenant_column().to_string();
-        let what = List::Marks { tenant, prefix: subject.name_column().to_string() };
+        let what = List::Marks { tenant: Some(tenant), prefix: subject.name_column().to_string() };
         let listed = bench.list_marks(&what, 100).await?;
         ensure!(listed.iter().any(|(there, _)| there == subject), "{subject:?} is listed");
     }

@@ -73,7 +73,8 @@ pub async fn pages_follow_one_another(bench: &Bench<'_>) -> Checked {
         List::Records { tenant: Some("acme".into()), scope: None, state: None },
         List::Due { queue: "scope".into() },
         List::Sweepable,
-        List::Marks { tenant: TENANT.into(), prefix: String::new() },
+        List::Marks { tenant: Some(TENANT.into()), prefix: String::new() },
+        List::Marks { tenant: None, prefix: String::new() },
         super::bench::all_audit(),
     ];
     for what in lists {
@@ -136,7 +137,8 @@ pub async fn an_unreadable_cursor_is_refused(bench: &Bench<'_>) -> Checked {
         all_records(),
         List::Due { queue: SCOPE.into() },
         List::Sweepable,
-        List::Marks { tenant: TENANT.into(), prefix: String::new() },
+        List::Marks { tenant: Some(TENANT.into()), prefix: String::new() },
+        List::Marks { tenant: None, prefix: String::new() },
         super::bench::all_audit(),
     ];
     for what in lists {
@@ -166,7 +168,8 @@ pub async fn the_last_page_has_no_next(bench: &Bench<'_>) -> Checked {
         all_records(),
         List::Due { queue: SCOPE.into() },
         List::Sweepable,
-        List::Marks { tenant: TENANT.into(), prefix: "doc:".into() },
+        List::Marks { tenant: Some(TENANT.into()), prefix: "doc:".into() },
+        List::Marks { tenant: None, prefix: "doc:".into() },
         super::bench::all_audit(),
     ];
     for what in lists {
@@ -380,9 +383,40 @@ pub async fn marks_come_in_the_order_of_their_names(bench: &Bench<'_>) -> Checke
         bench.apply(&bench.batch(vec![], vec![mark_at(&other, 1)])).await?;
     }
     must_be.sort_by(|a, b| a.0.cmp(&b.0));
-    let what = List::Marks { tenant: TENANT.into(), prefix: "doc:".into() };
+    let what = List::Marks { tenant: Some(TENANT.into()), prefix: "doc:".into() };
     for limit in [1, 4, 100] {
         ensure_eq!(bench.list_marks(&what, limit).await?, must_be, "pages of {limit}");
+    }
+    Ok(())
+}
+
+/// Without a tenant, everyone's: in the order of tenant and name, also of those who have nothing
+/// but marks. A page may end between two tenants or within one.
+pub async fn marks_of_all_tenants_come_in_the_order_of_tenant_and_name(
+    bench: &Bench<'_>,
+) -> Checked {
+    let mut all = Vec::new();
+    for tenant in ["beta", TENANT, "b", "B", "a%b", "tenant: é", "😀"] {
+        for (space, id) in [("doc", "b"), ("Doc", "a"), ("doc", "a"), ("docs", "a"), ("d_c", "a")] {
+            let subject = Subject::new(tenant, space, id)?;
+            bench.apply(&bench.batch(vec![], vec![mark_at(&subject, 1)])).await?;
+            all.push(subject);
+        }
+    }
+    all.sort();
+    for prefix in ["", "doc", "doc:", "doc:a", "d_", "x"] {
+        let must_be: Vec<_> =
+            all.iter().filter(|subject| subject.name_column().starts_with(prefix)).collect();
+        let what = List::Marks { tenant: None, prefix: prefix.into() };
+        for limit in [1, 3, 5, 100] {
+            let marks = bench.list_marks(&what, limit).await?;
+            let found: Vec<_> = marks.iter().map(|(subject, _)| subject).collect();
+            ensure_eq!(found, must_be, "{prefix:?} in pages of {limit}");
+        }
+    }
+    let what = List::Marks { tenant: None, prefix: String::new() };
+    for (subject, mark) in bench.list_marks(&what, 100).await? {
+        ensure_eq!(bench.mark(&subject).await?, Some(mark), "{subject:?}");
     }
     Ok(())
 }
@@ -424,7 +458,7 @@ pub async fn marks_are_found_by_prefix_alone(bench: &Bench<'_>) -> Checked {
         "%",
     ];
     for prefix in prefixes {
-        let what = List::Marks { tenant: TENANT.into(), prefix: prefix.into() };
+        let what = List::Marks { tenant: Some(TENANT.into()), prefix: prefix.into() };
         let marks = bench.list_marks(&what, 3).await?;
         let found: Vec<_> = marks.iter().map(|(subject, _)| subject.name_column()).collect();
         let must_be: Vec<_> = names.iter().filter(|name| name.starts_with(prefix)).collect();
@@ -452,7 +486,8 @@ pub async fn a_list_of_nothing_is_empty(bench: &Bench<'_>) -> Checked {
         all_records(),
         due(),
         List::Sweepable,
-        List::Marks { tenant: TENANT.into(), prefix: String::new() },
+        List::Marks { tenant: Some(TENANT.into()), prefix: String::new() },
+        List::Marks { tenant: None, prefix: String::new() },
         super::bench::all_audit(),
     ];
     for what in lists {

@@ -178,6 +178,7 @@ macro_rules! __conformance_cases {
                 sweepable_comes_longest_due_first,
                 sweepable_holds_what_is_due_and_nothing_else,
                 marks_come_in_the_order_of_their_names,
+                marks_of_all_tenants_come_in_the_order_of_tenant_and_name,
                 marks_are_found_by_prefix_alone,
                 lists_see_commits_at_once_or_after_a_while,
                 a_list_of_nothing_is_empty,

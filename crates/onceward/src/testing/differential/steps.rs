@@ -289,6 +289,7 @@ impl Universe {
             }
             4 => {
                 let prefix = random.pick(["", "doc", "doc:", "doc%", "doc%3Ax:1", "DOC"]);
+                let tenant = random.chance(500).then_some(tenant);
                 List::Marks { tenant, prefix: prefix.to_string() }
             }
             _ => {
