@@ -6,7 +6,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -34,38 +34,21 @@ pub(super) struct Live {
     most: Duration,
     left: Duration,
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
-    upload: Upload,
-}
-
-/// How far a client's body has come, for whoever waits for the answer.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Upload(Arc<AtomicU64>);
-
-impl Upload {
-    /// When its last frame has come, it rises no more.
-    const ENDED: u64 = u64::MAX;
-
-    /// Rises with every frame.
-    pub(super) fn frames(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Whether all of it has come.
-    pub(super) fn has_ended(&self) -> bool {
-        self.frames() == Self::ENDED
-    }
+    /// Rises with every frame, for whoever waits for the answer.
+    progress: Arc<AtomicU64>,
 }
 
 impl RequestBody {
     /// The body of a request that has just come in.
     pub(super) fn live(body: Incoming, most: Duration) -> Self {
-        Self::Live(Live { body, most, left: most, waiting: None, upload: Upload::default() })
+        let progress = Arc::default();
+        Self::Live(Live { body, most, left: most, waiting: None, progress })
     }
 
-    /// How far it has come; none when it is whole.
-    pub(super) fn upload(&self) -> Option<Upload> {
+    /// What rises while it flows; none when it is whole.
+    pub(super) fn progress(&self) -> Option<Arc<AtomicU64>> {
         match self {
-            Self::Live(live) if !live.body.is_end_stream() => Some(live.upload.clone()),
+            Self::Live(live) if !live.body.is_end_stream() => Some(live.progress.clone()),
             _ => None,
         }
     }
@@ -88,11 +71,7 @@ impl Live {
                 let waited = self.waiting.take().map_or(Duration::ZERO, |(at, _)| at.elapsed());
                 let earned = Duration::from_millis(bytes * 1_000 / BYTES_PER_SECOND_MIN);
                 self.left = (self.left.saturating_sub(waited) + earned).min(self.most);
-                let frames = match &frame {
-                    Some(Ok(_)) if !self.body.is_end_stream() => self.upload.frames() + 1,
-                    _ => Upload::ENDED,
-                };
-                self.upload.0.store(frames, Ordering::Relaxed);
+                self.progress.fetch_add(1, Ordering::Relaxed);
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
             Poll::Pending => {
@@ -139,8 +118,7 @@ impl HttpBody for RequestBody {
 /// An upstream's body; its connection goes back to the pool when it has ended.
 pub(super) struct ResponseBody {
     body: Incoming,
-    /// Driven by whoever reads. Given back at the end; dropped with a body that nobody reads to its
-    /// end.
+    /// Given back at the end; dropped with a body that nobody reads to its end.
     connection: Option<Lent>,
     silence: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
@@ -172,22 +150,7 @@ impl HttpBody for ResponseBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
-        let mut body = Pin::new(&mut this.body);
-        let polled = match &mut this.connection {
-            Some(connection) if connection.is_ours() => {
-                // Frames come by driving alone: they need not wake whoever drives.
-                let mut quiet = Context::from_waker(Waker::noop());
-                let polled = body.as_mut().poll_frame(&mut quiet);
-                if polled.is_pending() {
-                    connection.drive(context);
-                    body.poll_frame(&mut quiet)
-                } else {
-                    polled
-                }
-            }
-            _ => body.poll_frame(context),
-        };
-        match polled {
+        match Pin::new(&mut this.body).poll_frame(context) {
             Poll::Ready(None) => {
                 this.ended();
                 Poll::Ready(None)

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
 use onceward::http::{BoxError, Routes, ServiceError};
 
-use super::body::{RequestBody, ResponseBody, Upload};
+use super::body::{RequestBody, ResponseBody};
 use super::headers;
 use super::pool::{Connector, Pool};
 use super::settings::{Settings, Upstream};
@@ -90,10 +91,9 @@ impl Inner {
         let (mut head, body) = request.into_parts();
         let target = self.target(&head);
         target.address(&mut head);
-        let upload = body.upload();
-        let request = Request::from_parts(head, body);
-        let sending = target.pool.send(request, upload.as_ref(), self.silence);
-        let mut response = self.in_time(sending, upload.as_ref()).await?;
+        let progress = body.progress();
+        let sending = target.pool.send(Request::from_parts(head, body), self.silence);
+        let mut response = self.in_time(sending, progress).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err("the upstream switched protocols unasked".into());
         }
@@ -107,7 +107,7 @@ impl Inner {
     async fn in_time<T>(
         &self,
         sending: impl Future<Output = Result<T, BoxError>>,
-        upload: Option<&Upload>,
+        progress: Option<Arc<AtomicU64>>,
     ) -> Result<T, BoxError> {
         tokio::pin!(sending);
         let mut seen = 0;
@@ -117,7 +117,7 @@ impl Inner {
                 sent = &mut sending => return sent,
                 () = tokio::time::sleep(self.silence) => {}
             }
-            let now = upload.map_or(0, Upload::frames);
+            let now = progress.as_ref().map_or(0, |progress| progress.load(Ordering::Relaxed));
             if now == seen {
                 let seconds = self.silence.as_secs_f64();
                 let why = format!("the upstream said nothing for {seconds} s");
