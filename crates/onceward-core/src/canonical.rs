@@ -148,6 +148,20 @@ pub fn member_source<'b>(body: &'b [u8], name: &str) -> Result<Option<&'b [u8]>,
     Ok(key.map(|key| &body[tape.source_range(key + 1)]))
 }
 
+/// A member of an object: its name, and its value as it stands in the body.
+pub type Member<'b> = (String, &'b [u8]);
+
+/// The members of a JSON object, each as it stands in the body; `None` when the body is no object.
+///
+/// # Errors
+/// When the body is not JSON, or none with one meaning.
+pub fn members_source(body: &[u8]) -> Result<Option<Vec<Member<'_>>>, CanonicalError> {
+    let tape = Tape::parse(body)?;
+    let member = |key| (tape.text(key).to_string(), &body[tape.source_range(key + 1)]);
+    let is_object = matches!(tape.node(0), Node::Object { .. });
+    Ok(is_object.then(|| tape.members(0).map(member).collect()))
+}
+
 /// How a parsed value is written: which fields are left out, which masked, how arrays are ordered.
 pub(crate) struct Form<'p> {
     pub(crate) ignore: &'p [String],

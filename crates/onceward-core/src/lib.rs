@@ -20,6 +20,7 @@ pub mod key;
 pub mod limits;
 pub mod note;
 pub mod outcome_policy;
+pub mod patch;
 pub mod payload;
 pub mod record;
 pub mod retry;

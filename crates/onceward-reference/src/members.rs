@@ -2,14 +2,16 @@
 //!
 //! Services keep fields that they know nothing of. Read into a number of the machine, 2^70 or a
 //! price of twenty digits would come back as another one; so the text of each value is kept, and
-//! only what a service looks at is read. Not responsible for JSON that has no one meaning (a member
-//! twice, 1e400): that was refused before it came here.
+//! only what a service looks at is read. JSON that has no one meaning (a member twice, 1e400, a
+//! thousand levels) is refused, whatever media type it was sent as.
 
 use std::collections::BTreeMap;
 
+use onceward::core::canonical::{CanonicalError, Member, members_source};
+use onceward::core::patch::merge_patch;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Error, Value};
 
 /// Members in the order of their names.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -18,13 +20,14 @@ pub(crate) struct Members(BTreeMap<String, Box<RawValue>>);
 
 impl Members {
     /// Reads an object; none when it is JSON, but no object.
-    pub(crate) fn read(json: &[u8]) -> Result<Option<Self>, Error> {
-        let whole: &RawValue = serde_json::from_slice(json)?;
-        if is_object(whole) { Self::of(whole).map(Some) } else { Ok(None) }
-    }
-
-    fn of(object: &RawValue) -> Result<Self, Error> {
-        serde_json::from_str(object.get())
+    pub(crate) fn read(json: &[u8]) -> Result<Option<Self>, CanonicalError> {
+        let Some(members) = members_source(json)? else { return Ok(None) };
+        let raw = |(name, source): Member<'_>| {
+            // What was read is JSON.
+            let text = String::from_utf8_lossy(source).into_owned();
+            Some((name, RawValue::from_string(text).ok()?))
+        };
+        Ok(Some(Self(members.into_iter().filter_map(raw).collect())))
     }
 
     /// A member, read.
@@ -73,11 +76,8 @@ impl Members {
     /// Merges a patch (RFC 7396).
     pub(crate) fn merge(&mut self, patch: &Self) {
         // What was read as an object can be read and written again.
-        let merged = to_raw_value(self).and_then(|target| {
-            let merged = merge(Some(&target), &to_raw_value(patch)?)?;
-            Self::of(&merged)
-        });
-        if let Ok(merged) = merged {
+        let merged = merge_patch(Some(&self.bytes()), &patch.bytes());
+        if let Some(Ok(Some(merged))) = merged.ok().map(|merged| Self::read(&merged)) {
             *self = merged;
         }
     }
@@ -86,28 +86,6 @@ impl Members {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
-}
-
-/// What becomes of a value when a patch is merged into it (RFC 7396, section 2).
-pub(crate) fn merge(target: Option<&RawValue>, patch: &RawValue) -> Result<Box<RawValue>, Error> {
-    if !is_object(patch) {
-        return Ok(patch.to_owned());
-    }
-    let target = target.filter(|target| is_object(target)).map(Members::of).transpose()?;
-    let Members(mut members) = target.unwrap_or_default();
-    for (name, change) in Members::of(patch)?.0 {
-        if change.get() == "null" {
-            members.remove(&name);
-        } else {
-            let merged = merge(members.get(&name).map(|there| &**there), &change)?;
-            members.insert(name, merged);
-        }
-    }
-    to_raw_value(&Members(members))
-}
-
-fn is_object(value: &RawValue) -> bool {
-    value.get().starts_with('{')
 }
 
 #[cfg(test)]
@@ -120,10 +98,6 @@ impl From<&Value> for Members {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn raw(json: &str) -> Box<RawValue> {
-        serde_json::from_str(json).unwrap()
-    }
 
     #[test]
     fn numbers_come_back_as_they_were_sent() {
@@ -139,29 +113,19 @@ mod tests {
         assert!(Members::read(b"{\"a\":}").is_err());
     }
 
-    /// The examples of RFC 7396, appendix A, that are about objects, and numbers of any size.
     #[test]
-    fn a_patch_is_merged() {
-        for (before, patch, after) in [
-            (r#"{"a":"b"}"#, r#"{"a":"c"}"#, r#"{"a":"c"}"#),
-            (r#"{"a":"b"}"#, r#"{"b":"c"}"#, r#"{"a":"b","b":"c"}"#),
-            (r#"{"a":"b"}"#, r#"{"a":null}"#, "{}"),
-            (r#"{"a":"b","b":"c"}"#, r#"{"a":null}"#, r#"{"b":"c"}"#),
-            (r#"{"a":["b"]}"#, r#"{"a":"c"}"#, r#"{"a":"c"}"#),
-            (r#"{"a":{"b":"c"}}"#, r#"{"a":{"b":"d","c":null}}"#, r#"{"a":{"b":"d"}}"#),
-            (r#"{"a":[{"b":"c"}]}"#, r#"{"a":[1]}"#, r#"{"a":[1]}"#),
-            (r#"{"e":null}"#, r#"{"a":1}"#, r#"{"a":1,"e":null}"#),
-            (r#"{"a":"foo"}"#, r#"{"a":{"bb":{"c":null}}}"#, r#"{"a":{"bb":{}}}"#),
-            (r#"{"a":"b"}"#, r#"["c"]"#, r#"["c"]"#),
-            (
-                r#"{"a":1.50}"#,
-                r#"{"b":{"c":18446744073709551617}}"#,
-                r#"{"a":1.50,"b":{"c":18446744073709551617}}"#,
-            ),
-        ] {
-            let merged = merge(Some(&raw(before)), &raw(patch)).unwrap();
-            assert_eq!(merged.get(), after, "{before} + {patch}");
+    fn what_has_no_one_meaning_is_refused_at_any_depth() {
+        let deep = format!("{}1{}", "{\"\":".repeat(50_000), "}".repeat(50_000));
+        for bad in [r#"{"a":1e400}"#, r#"{"x":{"a":1,"a":2}}"#, &deep] {
+            Members::read(bad.as_bytes()).unwrap_err();
         }
-        assert_eq!(merge(None, &raw(r#"{"a":{"b":null}}"#)).unwrap().get(), r#"{"a":{}}"#);
+    }
+
+    #[test]
+    fn a_patch_is_merged_and_numbers_keep_their_spelling() {
+        let read = |json: &str| Members::read(json.as_bytes()).unwrap().unwrap();
+        let mut members = read(r#"{"a":1.50,"b":{"c":1,"d":2},"e":3}"#);
+        members.merge(&read(r#"{"b":{"c":18446744073709551617,"d":null},"e":null}"#));
+        assert_eq!(members.bytes(), br#"{"a":1.50,"b":{"c":18446744073709551617}}"#);
     }
 }

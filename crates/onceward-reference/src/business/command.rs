@@ -106,10 +106,11 @@ fn object(body: &[u8]) -> Result<(Map<String, Value>, Members), Problem> {
     if body.is_empty() {
         return Ok((Map::new(), Members::default()));
     }
-    let message = match (serde_json::from_slice(body), Members::read(body)) {
-        (Ok(Value::Object(members)), Ok(Some(sent))) => return Ok((members, sent)),
-        (Ok(_), _) => "must be a JSON object",
-        (Err(_), _) => "is not JSON",
+    let message = match (Members::read(body), serde_json::from_slice(body)) {
+        (Ok(Some(sent)), Ok(Value::Object(members))) => return Ok((members, sent)),
+        (Ok(Some(_)), _) => "is nested too deeply",
+        (Ok(None), _) => "must be a JSON object",
+        (Err(_), _) => "is not JSON, or has more than one meaning",
     };
     Err(Problem::invalid(&[FieldError::new("(body)".into(), message)]))
 }

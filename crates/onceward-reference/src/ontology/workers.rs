@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::select_all;
 use onceward::core::limits::LimitError;
+use onceward::core::patch::merge_patch;
 use onceward::engine::Engine;
 use onceward::events::{Event, EventStore};
 use onceward::handlers::{ConsumerOptions, HandlerError, OnRegistryDown, Spool, SpoolError};
@@ -27,7 +28,6 @@ use tokio::task::JoinHandle;
 
 use super::Target;
 use super::settings::Settings;
-use crate::members::merge;
 
 /// How long workers have to end what they are at.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
@@ -382,26 +382,22 @@ impl Fold for Merge {
         if target != self.0 {
             return Ok(Folded::Keep);
         }
-        let read = |json| -> Result<&RawValue, HandlerError> {
-            serde_json::from_slice(json).map_err(HandlerError::permanent)
-        };
         match (kind, before) {
             ("delete", _) => Ok(Folded::Delete),
-            ("create", _) => Ok(put(read(&event.payload)?)),
+            ("create", _) => {
+                let document: &RawValue =
+                    serde_json::from_slice(&event.payload).map_err(HandlerError::permanent)?;
+                Ok(Folded::Put(document.get().as_bytes().to_vec().into()))
+            }
             // What is deleted, or is of another target, is not made by a change of it.
             ("update", None) if event.sequence_number > 1 => Ok(Folded::Keep),
             ("update", before) => {
-                let before = before.map(read).transpose()?;
-                let merged = merge(before, read(&event.payload)?);
-                Ok(put(&merged.map_err(HandlerError::permanent)?))
+                let merged = merge_patch(before, &event.payload);
+                Ok(Folded::Put(merged.map_err(HandlerError::permanent)?.into()))
             }
             _ => Ok(Folded::Keep),
         }
     }
-}
-
-fn put(document: &RawValue) -> Folded {
-    Folded::Put(document.get().as_bytes().to_vec().into())
 }
 
 #[cfg(test)]

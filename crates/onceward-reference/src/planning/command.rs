@@ -244,7 +244,7 @@ fn object(body: &[u8]) -> Result<Members, Problem> {
             let (pointer, message) = (String::new(), "must be a JSON object".to_string());
             Err(Problem::invalid(vec![FieldError { pointer, message }]))
         }
-        Err(error) => Err(Problem::malformed(format!("the body is not JSON: {error}"))),
+        Err(error) => Err(Problem::malformed(error.to_string())),
     }
 }
 

@@ -104,6 +104,7 @@ impl Service<Request<Incoming>> for Connection {
             seen.answered(&response);
             Ok(response.map(|body| {
                 let how = match body.is_live() {
+                    true if is_h2 => How::LiveInPieces,
                     true => How::Live,
                     false if is_h2 => How::InPieces,
                     false => How::Whole,

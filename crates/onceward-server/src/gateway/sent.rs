@@ -3,14 +3,15 @@
 //! Whoever watches the connection can't see where one answer ends and another begins. While a live
 //! one is under way, only progress is asked of the client; `socket.rs` has the rule for whole ones.
 //! On HTTP/2 a client can refuse the bytes of one answer and take all others, so nothing ever waits
-//! in the connection itself. There a large answer goes out in pieces, and has a deadline until the
-//! last of them was asked for.
+//! in the connection itself. There answers go out in pieces: a large whole one has a deadline until
+//! the last of them was asked for, a live one has one for each piece.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -38,8 +39,10 @@ struct Shared {
 /// How an answer goes out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
-    /// As it comes from elsewhere.
+    /// As it comes from elsewhere; the connection shows whether it is taken.
     Live,
+    /// As it comes from elsewhere, and its protocol has windows of its own.
+    LiveInPieces,
     /// All of it is here; the connection shows whether it is taken.
     Whole,
     /// All of it is here, and its protocol has windows of its own.
@@ -75,25 +78,29 @@ impl Streams {
     pub(crate) fn send<B: HttpBody>(&self, body: B, how: How) -> Sent<B> {
         let large = body.size_hint().lower() > PIECE_BYTES as u64;
         let way = match how {
-            How::Live => Some(self.live()),
-            How::InPieces if large => Some(self.due(body.size_hint().lower())),
+            How::Live => Some(self.way(true)),
+            How::LiveInPieces => {
+                let mut way = self.way(true);
+                way.in_pieces = true;
+                // Its first piece may never be asked for.
+                way.due_in(self.0.patience.write_for);
+                Some(way)
+            }
+            How::InPieces if large => {
+                let mut way = self.way(false);
+                way.in_pieces = true;
+                let earned = self.0.patience.earned(body.size_hint().lower());
+                way.due_in(self.0.patience.write_for + earned);
+                Some(way)
+            }
             How::InPieces | How::Whole => None,
         };
         Sent { body, rest: Bytes::new(), way }
     }
 
-    fn live(&self) -> Way {
-        self.0.live.fetch_add(1, Ordering::Relaxed);
-        Way { streams: self.clone(), deadline: None }
-    }
-
-    fn due(&self, bytes: u64) -> Way {
-        let Patience { write_for, .. } = self.0.patience;
-        let at = Instant::now() + write_for + self.0.patience.earned(bytes);
-        let deadline = (at, self.0.numbers.fetch_add(1, Ordering::Relaxed));
-        self.deadlines().insert(deadline);
-        self.0.due.fetch_add(1, Ordering::Release);
-        Way { streams: self.clone(), deadline: Some(deadline) }
+    fn way(&self, is_live: bool) -> Way {
+        self.0.live.fetch_add(usize::from(is_live), Ordering::Relaxed);
+        Way { streams: self.clone(), is_live, in_pieces: false, deadline: None }
     }
 
     fn deadlines(&self) -> MutexGuard<'_, BTreeSet<(Instant, u64)>> {
@@ -105,20 +112,34 @@ impl Streams {
 #[derive(Debug)]
 struct Way {
     streams: Streams,
+    is_live: bool,
+    in_pieces: bool,
     deadline: Option<(Instant, u64)>,
+}
+
+impl Way {
+    /// The connection ends when this passes.
+    fn due_in(&mut self, time: Duration) {
+        let shared = &self.streams.0;
+        let deadline = (Instant::now() + time, shared.numbers.fetch_add(1, Ordering::Relaxed));
+        self.streams.deadlines().insert(deadline);
+        shared.due.fetch_add(1, Ordering::Release);
+        self.deadline = Some(deadline);
+    }
+
+    /// The client has done its part.
+    fn nothing_due(&mut self) {
+        if let Some(deadline) = self.deadline.take() {
+            self.streams.deadlines().remove(&deadline);
+            self.streams.0.due.fetch_sub(1, Ordering::Release);
+        }
+    }
 }
 
 impl Drop for Way {
     fn drop(&mut self) {
-        match &self.deadline {
-            None => {
-                self.streams.0.live.fetch_sub(1, Ordering::Relaxed);
-            }
-            Some(deadline) => {
-                self.streams.deadlines().remove(deadline);
-                self.streams.0.due.fetch_sub(1, Ordering::Release);
-            }
-        }
+        self.nothing_due();
+        self.streams.0.live.fetch_sub(usize::from(self.is_live), Ordering::Relaxed);
     }
 }
 
@@ -140,8 +161,12 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Sent<B> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = &mut *self;
-        if this.way.as_ref().is_none_or(|way| way.deadline.is_none()) {
+        let Some(way) = this.way.as_mut().filter(|way| way.in_pieces) else {
             return Pin::new(&mut this.body).poll_frame(context);
+        };
+        if way.is_live {
+            // The next piece is asked for when there is room for it: the last one was taken.
+            way.nothing_due();
         }
         if this.rest.is_empty() {
             match Pin::new(&mut this.body).poll_frame(context).map_ok(Frame::into_data) {
@@ -153,6 +178,9 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Sent<B> {
             }
         }
         let piece = this.rest.split_to(this.rest.len().min(PIECE_BYTES));
+        if way.is_live {
+            way.due_in(way.streams.0.patience.write_for);
+        }
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 

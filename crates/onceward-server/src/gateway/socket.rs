@@ -4,9 +4,9 @@
 //! read. Both are here: a first head that does not come, and an answer that nobody takes, end the
 //! connection. So does an answer that is taken too slowly. As with the body of a request, bytes
 //! earn time: what is whole on our side is held only as long as its size allows, and a trickle is
-//! cut. On HTTP/2, where a client can leave one answer with us, each has a deadline of its own. Of
-//! what is passed on live (see `sent.rs`) only progress is asked: how long it takes is not the
-//! client's doing alone.
+//! cut. On HTTP/2, where a client can leave one answer with us, each has a deadline of its own,
+//! however many share the connection. Of what is passed on live (see `sent.rs`) only progress is
+//! asked: how long it takes is not the client's doing alone.
 
 use std::io;
 use std::pin::Pin;
@@ -69,7 +69,8 @@ impl Patience {
     /// The time that bytes earn.
     pub(super) fn earned(self, bytes: u64) -> Duration {
         let per_second = u64::from(self.bytes_per_second.max(1));
-        Duration::from_millis(bytes.saturating_mul(1_000) / per_second)
+        // In small units: what many small writes earn is not rounded away.
+        Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / per_second)
     }
 }
 
@@ -246,13 +247,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
 
 #[cfg(test)]
 mod tests {
-    use http_body_util::Full;
+    use http_body_util::{BodyExt, Full};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     use super::super::sent::How;
     use super::*;
 
-    const WRITE_FOR: Duration = Duration::from_millis(400);
+    /// Long enough that a busy machine is not taken for a slow client.
+    const WRITE_FOR: Duration = Duration::from_secs(1);
 
     fn socket(bytes_per_second: u32) -> (Socket<DuplexStream>, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(16);
@@ -289,9 +291,9 @@ mod tests {
         // Whoever keeps the rate may take longer than a stall may last.
         let (ours, client) = socket(50);
         let (client, begun) = (trickle(client), Instant::now());
-        write(ours, 400).await.unwrap();
+        write(ours, 800).await.unwrap();
         assert!(begun.elapsed() > WRITE_FOR);
-        assert_eq!(client.await.unwrap(), 400);
+        assert_eq!(client.await.unwrap(), 800);
     }
 
     #[tokio::test]
@@ -299,9 +301,9 @@ mod tests {
         let (ours, client) = socket(5_000);
         let live = ours.streams().send(Full::new(bytes::Bytes::new()), How::Live);
         let (client, begun) = (trickle(client), Instant::now());
-        write(ours, 600).await.unwrap();
+        write(ours, 1_200).await.unwrap();
         assert!(begun.elapsed() > 2 * WRITE_FOR);
-        assert_eq!(client.await.unwrap(), 600);
+        assert_eq!(client.await.unwrap(), 1_200);
         drop(live);
         // Without progress it is cut as any other.
         let (ours, _client) = socket(5_000);
@@ -318,11 +320,18 @@ mod tests {
         ours.first_head = None;
         let body = Full::new(bytes::Bytes::from(vec![b'x'; 100_000]));
         let taken = ours.streams().send(body.clone(), How::InPieces);
-        let left = ours.streams().send(body, How::InPieces);
+        let left = ours.streams().send(body.clone(), How::InPieces);
         drop(taken);
         let error = ours.read(&mut [0; 1]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         drop(left);
+        // A live one is due until its first piece is asked for, and then piece by piece.
+        let mut live = Box::pin(ours.streams().send(body, How::LiveInPieces));
+        ours.read(&mut [0; 1]).await.unwrap_err();
+        let piece = live.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(piece.len() < 100_000);
+        ours.read(&mut [0; 1]).await.unwrap_err();
+        drop(live);
         let waits = tokio::time::timeout(2 * WRITE_FOR, ours.read(&mut [0; 1])).await;
         assert!(waits.is_err(), "nothing is owed: {waits:?}");
     }

@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 
 use super::client::{open, post, raw, read_to_close, request, send};
 use super::target::{Gateway, Setup, Target, folder, serve};
@@ -215,56 +216,78 @@ async fn a_reader_that_takes_nothing_is_cut() {
     assert!(got.len() < 100_000_000, "{}", got.len());
 }
 
-/// A gateway that expects clients to take 10 MB a second, and waits a second for them.
+/// A gateway that expects clients to take 10 MB a second, and waits some seconds for them: others on
+/// the same connection have to be served meanwhile.
 async fn in_a_hurry(name: &str) -> (Gateway, std::sync::Arc<App>) {
     let (folder, app) = (folder(name), App::new());
     let upstream = serve(app.router()).await;
     std::fs::write(folder.join("hurry.toml"), "[limits]\nwrite_bytes_per_second = 10000000\n")
         .unwrap();
-    let flags = ["--config", "hurry.toml", "--body-timeout", "1s"];
+    let flags = ["--config", "hurry.toml", "--body-timeout", "3s"];
     (Gateway::start(&folder, upstream, &flags.map(String::from)), app)
 }
 
+fn h2_live() -> Request<Full<Bytes>> {
+    Request::get("http://api.example/large/600000").body(Full::default()).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_http_2_answer_that_nobody_takes_is_cut_unless_it_is_live() {
+async fn an_http_2_answer_that_nobody_takes_is_cut() {
     let (gateway, app) = in_a_hurry("h2_reader").await;
-    let mut sender = h2_within(gateway.listen, 65_535).await;
-    let answer = sender.send_request(h2_request("/large/600000", "k")).await.unwrap();
-    assert_eq!(answer.status(), 200);
-    // Others are served meanwhile: the connection itself takes all that comes.
-    let other = sender.send_request(h2_request("/payments", "other")).await.unwrap();
-    assert_eq!(other.status(), 201);
-    // sleeps because the client is to be slow: it grants no further byte
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    assert!(answer.into_body().collect().await.is_err(), "it was given up");
-    // What comes from elsewhere is not measured by its size.
-    let mut sender = h2_within(gateway.listen, 65_535).await;
-    let live = Request::get("http://api.example/large/600000").body(Full::default()).unwrap();
-    let live = sender.send_request(live).await.unwrap();
-    // sleeps because the client is to be slow
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(live.into_body().collect().await.unwrap().to_bytes().len(), 600_000);
+    let cut = |ended: JoinHandle<()>| async {
+        tokio::time::timeout(Duration::from_secs(30), ended).await.expect("it is cut").unwrap();
+    };
+    // A stored answer and one that is passed on live; without a single byte, too.
+    for (request, window) in
+        [(h2_request("/large/600000", "k"), 65_535), (h2_live(), 65_535), (h2_live(), 0)]
+    {
+        let (mut sender, ended) = h2_within(gateway.listen, window).await;
+        let answer = sender.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        if window > 0 {
+            // Others are served meanwhile: the connection itself takes all that comes.
+            let other = h2_request("/payments", &format!("other-{}", app.ran()));
+            assert_eq!(sender.send_request(other).await.unwrap().status(), 201);
+        }
+        cut(ended).await;
+        assert!(answer.into_body().collect().await.is_err(), "it was given up");
+    }
     // Whoever reads has all of it, piece by piece.
+    let (mut sender, _ended) = h2_within(gateway.listen, 65_535).await;
     let answer = sender.send_request(h2_request("/large/600000", "k")).await.unwrap();
     assert_eq!(answer.headers()["content-length"], "600000");
     let whole = answer.into_body().collect().await.unwrap().to_bytes();
     assert!(whole.len() == 600_000 && whole.iter().all(|byte| *byte == 7), "{}", whole.len());
-    assert_eq!(app.ran(), 2);
 }
 
-/// A connection whose answers each have this window until they are read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_live_http_2_answer_is_not_measured_by_its_size() {
+    let (gateway, _app) = in_a_hurry("h2_live").await;
+    let (mut sender, _ended) = h2_within(gateway.listen, 65_535).await;
+    let mut body = sender.send_request(h2_live()).await.unwrap().into_body();
+    let (begun, mut taken) = (std::time::Instant::now(), 0);
+    while let Some(frame) = body.frame().await {
+        taken += frame.unwrap().into_data().map_or(0, |data| data.len());
+        if begun.elapsed() < Duration::from_secs(4) {
+            // sleeps because the client is to be slow
+            tokio::time::sleep(Duration::from_millis(150)).await;
+        }
+    }
+    assert!(taken == 600_000 && begun.elapsed() > Duration::from_secs(4), "{taken}");
+}
+
+/// A connection whose answers each have this window until they are read, and its end.
 async fn h2_within(
     to: SocketAddr,
     window: u32,
-) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
+) -> (hyper::client::conn::http2::SendRequest<Full<Bytes>>, JoinHandle<()>) {
     let stream = TcpStream::connect(to).await.unwrap();
     let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
         .initial_stream_window_size(window)
         .handshake(TokioIo::new(stream))
         .await
         .unwrap();
-    tokio::spawn(connection);
-    sender
+    (sender, tokio::spawn(async move { drop(connection.await) }))
 }
 
 async fn h2(to: SocketAddr) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {

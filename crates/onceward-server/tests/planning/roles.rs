@@ -1,5 +1,6 @@
 //! Who may do what: tokens, roles, and that a replay never passes them by (B06).
 
+use onceward::core::canonical::MAX_JSON_DEPTH;
 use serde_json::json;
 
 use super::world::{Service, call, get, patch, post};
@@ -43,7 +44,17 @@ async fn b06_who_is_no_admin_any_more_is_not_shown_the_admin_that_they_made() {
     let admin = made("k", "admin").send(&service).await.must_be(201);
     made("v", "viewer").send(&service).await.must_be(201);
     assert!(made("k", "admin").send(&service).await.is_replay());
+    // As deep as a body may be: not every reader gets to the end of it.
+    let mut deepest = json!(1);
+    for _ in 1..MAX_JSON_DEPTH {
+        deepest = json!([deepest]);
+    }
+    let body = json!({ "name": "Eve", "role": "admin", "more": deepest });
+    let deep = || post("/v1/collaborators").key("d").json(&body);
+    deep().send(&service).await.must_be(201);
+    assert!(deep().send(&service).await.is_replay());
     becomes(&service, "editor").await;
+    deep().send(&service).await.refuses(403, "auth.forbidden");
     let refused = made("k", "admin").send(&service).await;
     refused.refuses(403, "auth.forbidden");
     assert!(!String::from_utf8_lossy(&refused.body).contains(&admin.id()));

@@ -5,6 +5,7 @@
 //! Roles and grants are brought to what they should be at each run. Opening never migrates: it
 //! refuses and says what to run.
 
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error};
 
 use super::super::StoreError;
@@ -58,6 +59,9 @@ const LEDGER: &str = "CREATE TABLE IF NOT EXISTS migrations (
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )";
 
+/// How long a change of tables that are in use waits for those who use them.
+const LOCKED_FOR_MS: u32 = 2_000;
+
 /// The checksum is the server's SHA-256 of the file.
 const APPLIED: &str = "SELECT done.version, done.checksum IS NOT DISTINCT FROM sha256(known.sql),
         done.oldest
@@ -78,7 +82,11 @@ async fn run(client: &Client, target: &Target) -> Result<usize, StoreError> {
     let schema = &target.options.schema;
     let failed = |error: Error| {
         let (at, why) = (target.shown(), describe(&error));
-        StoreError::Open(format!("schema {schema} of {at} can't be migrated: {why}"))
+        let hint = match error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
+            true => "; someone's open transaction uses its tables: nothing was changed, try again",
+            false => "",
+        };
+        StoreError::Open(format!("schema {schema} of {at} can't be migrated: {why}{hint}"))
     };
     // Whatever fails below drops the connection with its open client.
     client.batch_execute("BEGIN").await.map_err(failed)?;
@@ -98,6 +106,11 @@ async fn run(client: &Client, target: &Target) -> Result<usize, StoreError> {
         client.batch_execute("ROLLBACK").await.map_err(failed)?;
         return Ok(0);
     }
+    if done > 0 {
+        // Others may be at work on these tables: whoever waits for a lock makes all behind it wait.
+        let wait = format!("SET LOCAL lock_timeout = {LOCKED_FOR_MS}");
+        client.batch_execute(&wait).await.map_err(failed)?;
+    }
     for migration in &MIGRATIONS[done..] {
         client.batch_execute(migration.sql).await.map_err(failed)?;
         let note = "INSERT INTO migrations (version, name, checksum, oldest) \
@@ -107,6 +120,7 @@ async fn run(client: &Client, target: &Target) -> Result<usize, StoreError> {
             [&migration.version, &migration.name, &sql, &OLDEST];
         client.execute(note, &values).await.map_err(failed)?;
     }
+    client.batch_execute("SET LOCAL lock_timeout TO DEFAULT").await.map_err(failed)?;
     client.batch_execute(GRANTS).await.map_err(failed)?;
     client.batch_execute("COMMIT").await.map_err(failed)?;
     Ok(MIGRATIONS.len() - done)
