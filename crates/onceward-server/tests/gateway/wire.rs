@@ -216,8 +216,8 @@ async fn a_reader_that_takes_nothing_is_cut() {
     assert!(got.len() < 100_000_000, "{}", got.len());
 }
 
-/// A gateway that expects clients to take 10 MB a second, and waits some seconds for them: others on
-/// the same connection have to be served meanwhile.
+/// A gateway that expects clients to take 10 MB a second, and waits some seconds for them: others
+/// on the same connection have to be served meanwhile.
 async fn in_a_hurry(name: &str) -> (Gateway, std::sync::Arc<App>) {
     let (folder, app) = (folder(name), App::new());
     let upstream = serve(app.router()).await;
