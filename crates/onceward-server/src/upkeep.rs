@@ -66,11 +66,13 @@ impl Upkeep {
     /// Seals what was written last, once nothing more is: whoever changes it afterwards is found.
     /// What can't be sealed in time is sealed by the next process.
     pub(crate) async fn finish(mut self, engine: &Engine) {
+        let between = tokio::time::timeout(LAST_SEALS_WITHIN, self.sealer.between_passes()).await;
         for task in std::mem::take(&mut self.tasks) {
             // One that is at work ends at its next pause; the store is not closed under it.
             task.abort();
             let _ = task.await;
         }
+        drop(between);
         engine.flush_notes().await;
         let last = async {
             while matches!(self.sealer.pass().await, Ok(SealReport { more: true, .. })) {}

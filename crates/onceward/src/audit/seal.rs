@@ -18,7 +18,7 @@ use onceward_core::key::{Key, Kind};
 use onceward_core::limits::MAX_BATCH_WRITES;
 use onceward_core::record::Body;
 use onceward_core::seal::{BrokenSeal, Head, Link, SealKey, Segment, Settled};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::seals::{
     Frontier, Headed, load_frontier, load_head, load_segment, segment_subject, write_frontier,
@@ -87,6 +87,13 @@ impl Sealer {
         // A lease that can't be given back ends by itself.
         let _ = self.engine.release(&permit).await;
         report
+    }
+
+    /// Waits for the pass under way, and keeps others of this process from beginning. Whoever ends a
+    /// [`Sealer::run`] does it here: one that is dropped within a pass keeps its lease for a while,
+    /// and nobody seals meanwhile.
+    pub async fn between_passes(&self) -> OwnedMutexGuard<()> {
+        self.turn.clone().lock_owned().await
     }
 
     /// Seals now and then until it is dropped. `told` hears what each pass came to.
