@@ -89,9 +89,9 @@ impl Sealer {
         report
     }
 
-    /// Waits for the pass under way, and keeps others of this process from beginning. Whoever ends a
-    /// [`Sealer::run`] does it here: one that is dropped within a pass keeps its lease for a while,
-    /// and nobody seals meanwhile.
+    /// Waits for the pass under way, and keeps others of this process from beginning. Whoever ends
+    /// a [`Sealer::run`] does it here: one that is dropped within a pass keeps its lease for a
+    /// while, and nobody seals meanwhile.
     pub async fn between_passes(&self) -> OwnedMutexGuard<()> {
         self.turn.clone().lock_owned().await
     }
