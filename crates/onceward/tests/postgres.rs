@@ -259,6 +259,86 @@ async fn i09_a_group_of_many_tenants_and_kinds_is_one_transaction() {
     place.remove().await;
 }
 
+/// With the group's function broken, whatever can do without it still works.
+#[tokio::test]
+async fn groups_in_which_all_is_well_go_the_shorter_way() {
+    let place = Place::new("shorter").await;
+    let define = "SELECT pg_get_functiondef('apply_group'::regproc)";
+    let group: String = place.sql.query_one(define, &[]).await.unwrap().get(0);
+    let broken = group.replacen("BEGIN", "BEGIN RAISE EXCEPTION 'the longer way';", 1);
+    place.sql(&broken).await;
+    let store = place.store().await;
+    let key = |number: usize| {
+        let kind = [Kind::Request, Kind::Job, Kind::Event, Kind::Append][number % 4];
+        Key::new(kind, ["a", "b"][number % 2], "scope", &number.to_string()).unwrap()
+    };
+    let keys: Vec<_> = (0..16).map(key).collect();
+    let claims = keys.iter().map(|key| {
+        let entry = Write::Audit(Box::new(Entry::new(key.tenant_column(), "thing.claimed")));
+        let mut draft = draft(record(key, State::Running));
+        draft.record.has_payload = true;
+        draft.payload = Body::Set(b"payload"[..].into());
+        batch(vec![Condition::Absent(key.clone())], vec![put(draft), entry])
+    });
+    let claims: Vec<_> = claims.collect();
+    let granted = store.commit(claims.clone()).await.unwrap().answers;
+    let renewals = keys.iter().zip(&granted).map(|(key, answer)| {
+        let (rev, fence) = applied(answer).first.unwrap();
+        let mut draft = draft(record(key, State::Running));
+        (draft.fresh, draft.fence, draft.record.has_payload) = (false, FenceWrite::Keep, true);
+        (draft.record.fence, draft.record.last_fence) = (fence, fence.unwrap());
+        batch(vec![Condition::RevIs(key.clone(), rev)], vec![put(draft)])
+    });
+    let renewed = store.commit(renewals.collect()).await.unwrap().answers;
+    let ends = keys.iter().zip(&renewed).map(|(key, answer)| {
+        let fence = applied(answer).first.unwrap().1.unwrap();
+        let mut end = done(record(key, State::Done), key.to_string().as_bytes());
+        end.record.has_payload = true;
+        batch(vec![Condition::FenceIs(key.clone(), fence)], vec![put(end)])
+    });
+    for answer in store.commit(ends.collect()).await.unwrap().answers {
+        assert!(!applied(&answer).again);
+    }
+    for key in &keys {
+        let found = find(&store, key).await.unwrap();
+        assert_eq!(found.stored.record.state, State::Done);
+        assert_eq!(found.stored.outcome.as_deref(), Some(key.to_string().as_bytes()));
+        assert_eq!(found.payload.as_deref(), Some(&b"payload"[..]));
+    }
+    assert_eq!(place.count("SELECT count(*) FROM audit").await, 16);
+    // One that comes again, and so one that is refused, is told by the longer way alone.
+    let error = try_commit(&store, &claims[0]).await.unwrap_err();
+    assert!(error.to_string().contains("the longer way"), "{error}");
+    place.remove().await;
+}
+
+/// One that is refused changes nothing for its neighbours, nor anything of its own.
+#[tokio::test]
+async fn i26_a_group_with_one_that_is_refused_goes_the_longer_way_whole() {
+    let place = Place::new("longer").await;
+    let store = place.store().await;
+    let taken = request("taken");
+    applied(&commit(&store, &claim(&taken)).await);
+    let group = vec![claim(&request("a")), claim(&taken), claim(&request("b"))];
+    let answers = store.commit(group).await.unwrap().answers;
+    applied(&answers[0]);
+    refused(&answers[1]);
+    applied(&answers[2]);
+    assert_eq!(place.count("SELECT count(*) FROM records").await, 3);
+    // Bytes that have to go: the record had an outcome.
+    let rev = applied(&answers[0]).first.unwrap().0;
+    let set = |rev, outcome: &[u8]| {
+        let done = put(done(record(&request("a"), State::Done), outcome));
+        batch(vec![Condition::RevIs(request("a"), rev)], vec![done])
+    };
+    let first = applied(&commit(&store, &set(rev, b"one")).await).first.unwrap().0;
+    applied(&commit(&store, &set(first, b"two")).await);
+    let found = find(&store, &request("a")).await.unwrap();
+    assert_eq!(found.stored.outcome.as_deref(), Some(&b"two"[..]));
+    assert_eq!(place.count("SELECT count(*) FROM outcomes").await, 1, "the first one is dropped");
+    place.remove().await;
+}
+
 #[tokio::test]
 async fn i26_a_group_of_very_many_writes_is_a_few_transactions() {
     let place = Place::new("numbers").await;

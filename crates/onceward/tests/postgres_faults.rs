@@ -233,9 +233,26 @@ async fn a_duplicate_in_another_process_gets_the_answer_at_once() {
     place.remove().await;
 }
 
+/// What goes the shorter way.
+async fn claims_and_completions(store: &PostgresStore, round: &str) {
+    let keys: Vec<_> = (0..16).map(|number| request(&format!("{round}-well-{number}"))).collect();
+    let claims = keys.iter().map(claim).collect();
+    let granted = store.commit(claims).await.unwrap().answers;
+    let ends = keys.iter().zip(&granted).map(|(key, answer)| {
+        let fence = applied(answer).first.unwrap().1.unwrap();
+        let entry = Write::Audit(Box::new(Entry::new("acme", "thing.done")));
+        let writes = vec![put(done(record(key, State::Done), b"outcome")), entry];
+        batch(vec![Condition::FenceIs(key.clone(), fence)], writes)
+    });
+    for answer in store.commit(ends.collect()).await.unwrap().answers {
+        applied(&answer);
+    }
+}
+
 /// A batch of each kind, on keys that are new, running and done.
 async fn every_statement(place: &Place, round: &str) {
     let store = place.store().await;
+    claims_and_completions(&store, round).await;
     let group: Vec<_> = (0..16)
         .map(|number| {
             let key = request(&format!("{round}-{number}"));

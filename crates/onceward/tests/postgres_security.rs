@@ -176,21 +176,23 @@ async fn e05_a_spoilt_policy_is_noticed() {
     }
 }
 
-/// The group's function, changed.
+/// The group's functions, changed.
 async fn spoil_group(place: &Place, change: impl Fn(String) -> String) {
-    let define = "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = 'apply_group' \
+    let define = "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = $1 \
                   AND pronamespace = current_schema()::regnamespace";
-    let row = place.sql.query_one(define, &[]).await.unwrap();
-    let (as_it_is, changed) = (row.get::<_, String>(0), change(row.get(0)));
-    assert_ne!(as_it_is, changed, "the change changes nothing");
-    place.sql(&changed).await;
+    for function in ["apply_group", "apply_lean"] {
+        let row = place.sql.query_one(define, &[&function]).await.unwrap();
+        let (as_it_is, changed) = (row.get::<_, String>(0), change(row.get(0)));
+        assert_ne!(as_it_is, changed, "the change changes nothing in {function}");
+        place.sql(&changed).await;
+    }
 }
 
 #[tokio::test]
 async fn e05_a_group_that_forgets_its_tenant_writes_nothing() {
     let (place, store) = two_tenants("forgets").await;
     spoil_group(&place, |sql| {
-        sql.replace("tenant := set_config('onceward.tenant', s.tenant, true);", "")
+        sql.replace("set_config('onceward.tenant', s.tenant, true)", "NULL::text")
     })
     .await;
     let error = try_commit(&store, &claim(&key_of("a", "new"))).await.unwrap_err();

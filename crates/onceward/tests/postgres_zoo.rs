@@ -36,11 +36,18 @@ struct Entry {
 }
 
 enum Plant {
-    /// A function whose text has this replaced by that, everywhere.
-    Function(&'static str, &'static str, &'static str),
+    /// Functions whose text has this replaced by that, everywhere.
+    Functions(&'static [&'static str], &'static str, &'static str),
     /// The policies of all tables say this.
     Policy(&'static str),
 }
+
+/// Calls of the group's functions that do nothing.
+const GROUP: &str = "SELECT now_ms FROM apply_group(0, '{}', '{}', '{}', '{}', NULL, 0, '{}')";
+const LEAN: &str = "SELECT now_ms FROM apply_lean(0, '{}', 0, '{}')";
+
+const SET_AT_THE_END: &str = "set_config('onceward.tenant', '', true)";
+const LEFT_IN_THE_SESSION: &str = "set_config('onceward.tenant', 'a', false)";
 
 const ZOO: &[Entry] = &[
     Entry {
@@ -57,17 +64,18 @@ const ZOO: &[Entry] = &[
     },
     Entry {
         bug: "session-level SET of the tenant",
-        plant: Plant::Function(
-            "apply_group",
-            "set_config('onceward.tenant', '', true)",
-            "set_config('onceward.tenant', 'a', false)",
-        ),
-        hunt: |place, store| Box::pin(nothing_is_left_in_the_session(place, store)),
+        plant: Plant::Functions(&["apply_group"], SET_AT_THE_END, LEFT_IN_THE_SESSION),
+        hunt: |place, store| Box::pin(nothing_is_left_in_the_session(place, store, GROUP)),
+    },
+    Entry {
+        bug: "session-level SET of the tenant, lean",
+        plant: Plant::Functions(&["apply_lean"], SET_AT_THE_END, LEFT_IN_THE_SESSION),
+        hunt: |place, store| Box::pin(nothing_is_left_in_the_session(place, store, LEAN)),
     },
     Entry {
         bug: "waiting for a row lock with a pooled connection",
-        plant: Plant::Function(
-            "apply_group",
+        plant: Plant::Functions(
+            &["apply_group", "apply_lean"],
             "NOT pg_try_advisory_xact_lock(one.lock)",
             "pg_advisory_xact_lock(one.lock) IS NULL",
         ),
@@ -75,12 +83,21 @@ const ZOO: &[Entry] = &[
     },
     Entry {
         bug: "now() read before the lock wait",
-        plant: Plant::Function(
-            "apply_group",
+        plant: Plant::Functions(
+            &["apply_group"],
             "now_ms := store_now_ms()",
             "now_ms := floor(extract(epoch FROM now()) * 1000)",
         ),
-        hunt: |place, store| Box::pin(now_is_read_after_the_locks(place, store)),
+        hunt: |place, store| Box::pin(now_is_read_after_the_locks(place, store, GROUP)),
+    },
+    Entry {
+        bug: "now() read before the lock wait, lean",
+        plant: Plant::Functions(
+            &["apply_lean"],
+            "now_ms := store_now_ms()",
+            "now_ms := floor(extract(epoch FROM now()) * 1000)",
+        ),
+        hunt: |place, store| Box::pin(now_is_read_after_the_locks(place, store, LEAN)),
     },
 ];
 
@@ -109,13 +126,15 @@ async fn hunted(name: &str, entry: &Entry, planted: bool) -> Option<String> {
 
 async fn plant(place: &Place, plant: &Plant) {
     match plant {
-        Plant::Function(name, is, becomes) => {
+        Plant::Functions(names, is, becomes) => {
             let define = "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = $1 \
                           AND pronamespace = current_schema()::regnamespace";
-            let row = place.sql.query_one(define, &[name]).await.unwrap();
-            let text: String = row.get(0);
-            assert!(text.contains(is), "there is nothing to plant in {name}");
-            place.sql(&text.replace(is, becomes)).await;
+            for name in *names {
+                let row = place.sql.query_one(define, &[name]).await.unwrap();
+                let text: String = row.get(0);
+                assert!(text.contains(is), "there is nothing to plant in {name}");
+                place.sql(&text.replace(is, becomes)).await;
+            }
         }
         Plant::Policy(says) => {
             for table in ["records", "records_request", "outcomes", "audit"] {
@@ -163,10 +182,13 @@ async fn an_ended_setting_is_refused(place: &Place, store: &PostgresStore) -> Op
 }
 
 /// The engine's own session: what it was about last must not be what it may see next.
-async fn nothing_is_left_in_the_session(place: &Place, store: &PostgresStore) -> Option<String> {
+async fn nothing_is_left_in_the_session(
+    place: &Place,
+    store: &PostgresStore,
+    group: &str,
+) -> Option<String> {
     two_tenants(store).await;
     let engine = engine(place).await;
-    let group = "SELECT * FROM apply_group(0, '{}', '{}', '{}', '{}', NULL, 0, '{}')";
     engine.query(group, &[]).await.unwrap();
     let looked = engine.query("SELECT * FROM records", &[]).await;
     looked.is_ok().then(|| "the tenant stays in the session".into())
@@ -191,7 +213,11 @@ async fn a_held_key_holds_nobody_up(place: &Place, store: &PostgresStore) -> Opt
     }
 }
 
-async fn now_is_read_after_the_locks(place: &Place, store: &PostgresStore) -> Option<String> {
+async fn now_is_read_after_the_locks(
+    place: &Place,
+    store: &PostgresStore,
+    group: &str,
+) -> Option<String> {
     let mut early = client(&url()).await;
     let role = format!("SET search_path = {}; SET ROLE onceward_engine", place.schema);
     early.batch_execute(&role).await.unwrap();
@@ -215,7 +241,6 @@ async fn now_is_read_after_the_locks(place: &Place, store: &PostgresStore) -> Op
         }
     }
     let there: i64 = transaction.query_one("SELECT store_now_ms()", &[]).await.unwrap().get(0);
-    let group = "SELECT now_ms FROM apply_group(0, '{}', '{}', '{}', '{}', NULL, 0, '{}')";
     let now: i64 = transaction.query_one(group, &[]).await.unwrap().get(0);
     (now < there).then(|| format!("now is {} ms before what others saw", there - now))
 }
@@ -225,5 +250,5 @@ async fn now_is_read_after_the_locks(place: &Place, store: &PostgresStore) -> Op
 #[should_panic(expected = "there is nothing to plant")]
 async fn a_plant_that_does_not_fit_is_told() {
     let place = Place::new("zoo_plant").await;
-    plant(&place, &Plant::Function("apply_group", "no such words", "")).await;
+    plant(&place, &Plant::Functions(&["apply_group"], "no such words", "")).await;
 }

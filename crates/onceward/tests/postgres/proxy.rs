@@ -74,6 +74,7 @@ impl Drop for Proxy {
 async fn forward(mut store: TcpStream, mut server: TcpStream, at: CutAt, cut: Arc<AtomicU8>) {
     let mut to_server = vec![0; 1 << 16];
     let mut to_store = vec![0; 1 << 16];
+    let mut groups = Groups::default();
     loop {
         tokio::select! {
             read = store.read(&mut to_server) => {
@@ -81,7 +82,7 @@ async fn forward(mut store: TcpStream, mut server: TcpStream, at: CutAt, cut: Ar
                 let sent = &to_server[..bytes];
                 server.write_all(sent).await.unwrap();
                 let carries = match at {
-                    CutAt::Group => carries_group(sent),
+                    CutAt::Group => groups.carried_by(sent),
                     CutAt::Commit => sent.windows(7).any(|window| window == b"COMMIT\0"),
                 };
                 let how = if carries { cut.swap(OPEN, Ordering::SeqCst) } else { OPEN };
@@ -105,12 +106,41 @@ async fn forward(mut store: TcpStream, mut server: TcpStream, at: CutAt, cut: Ar
     }
 }
 
-/// Whether these bytes begin a call of the group's function: no other statement takes as many
-/// arguments, and their number stands behind the names of portal and statement.
-fn carries_group(sent: &[u8]) -> bool {
-    const ARGUMENTS: [u8; 2] = 8_u16.to_be_bytes();
-    let head = sent.get(5..25).unwrap_or_default();
-    sent.first() == Some(&b'B') && head.windows(2).any(|window| window == ARGUMENTS)
+/// The names under which a connection has prepared calls of the group's functions.
+#[derive(Default)]
+struct Groups(Vec<Vec<u8>>);
+
+impl Groups {
+    /// Whether these bytes, which begin with a message, hold such a call. What they prepare is
+    /// learnt on the way.
+    fn carried_by(&mut self, sent: &[u8]) -> bool {
+        let mut rest = sent;
+        while let [kind, a, b, c, d, body @ ..] = rest {
+            let (first, next) = text_of(body).unzip();
+            let (second, _) = next.and_then(text_of).unzip();
+            match (kind, first, second) {
+                // A statement's name and text.
+                (b'P', Some(name), Some(sql)) if calls_a_group(sql) => self.0.push(name.to_vec()),
+                // A portal's name, and that of its statement.
+                (b'B', _, Some(name)) if self.0.iter().any(|known| known == name) => return true,
+                _ => {}
+            }
+            let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
+            rest = rest.get(1 + length..).unwrap_or_default();
+        }
+        false
+    }
+}
+
+fn calls_a_group(sql: &[u8]) -> bool {
+    let calls = |function: &[u8]| sql.windows(function.len()).any(|part| part == function);
+    calls(b"apply_group(") || calls(b"apply_lean(")
+}
+
+/// A text up to its end, and what follows.
+fn text_of(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == 0)?;
+    Some((&bytes[..end], &bytes[end + 1..]))
 }
 
 /// Reads on until the server says that it has committed: it is ready, and in no transaction.

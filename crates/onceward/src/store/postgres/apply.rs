@@ -3,7 +3,8 @@
 //! Rule: each batch is answered on its own; a group that fails whole is applied again batch by
 //! batch. An answer that does not come means `Unknown`, because the call may have been carried out
 //! or may still be. What the call does, in which order and why, is said at `apply_group` in the
-//! third migration; what it is given, in `group.rs`.
+//! third migration; what it is given, in `group.rs`; which groups try a shorter way first, in
+//! `lean.rs`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,13 +12,14 @@ use std::sync::Arc;
 use onceward_core::batch::{Answer, Applied, Batch, Refused, There, Write};
 use onceward_core::record::{Draft, FenceWrite};
 use onceward_core::stamp::{At, Fence, Rev};
-use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Error, Row};
 
 use super::super::memory::TOKEN_KEPT_MS;
 use super::super::{Committed, StoreError};
 use super::failure::{Failure, breaks_session, describe};
 use super::group::Group;
+use super::lean;
 use super::open::{Lease, Session};
 use super::rows;
 use super::sql::{self, Sql};
@@ -73,13 +75,47 @@ async fn together(
     if group.iter().any(|batch| prunes(batch)) {
         return one_by_one(session, schema, group).await;
     }
-    match attempt(session, schema, group).await {
+    let call = Call::of(schema, group, None);
+    if lean::fits(group) && !call.group.repeats() && session.prospects.next_tries() {
+        match attempt_lean(session, &call, group).await {
+            Ok(Some(answers)) => return Ok(answers),
+            // Nothing of it was applied: the longer way tells why, if it is not a race that is over.
+            Ok(None) | Err(Failure::Rejected { .. }) => {}
+            Err(broken) => return Err(broken),
+        }
+    }
+    match carry_out(session, call, group).await {
         Err(Failure::Rejected { .. }) if group.len() > 1 => {
             one_by_one(session, schema, group).await
         }
         Err(Failure::Rejected { transient, text }) => Ok(vec![rejected(transient, text)]),
         other => other,
     }
+}
+
+/// The shorter way; nothing where nothing was applied.
+async fn attempt_lean(
+    session: &Session,
+    call: &Call<'_>,
+    batches: &[Arc<Batch>],
+) -> Result<Option<Vec<Result1>>, Failure> {
+    let statement = session.prepared(Sql::ApplyLean);
+    let values = call.lean_values();
+    let row = answered(session.flight(session.client.query_one(statement, &values)).await);
+    let answers = row.and_then(|row| {
+        // It was carried out: an answer that can't be read says nothing else.
+        call.lean_answers(batches, &row).map_err(|error| Failure::Lost(error.to_string()))
+    });
+    session.prospects.tried(matches!(answers, Ok(Some(_))));
+    answers
+}
+
+/// What a call that commits has answered: where nobody did, it may have been carried out.
+fn answered<T>(flown: Result<Result<T, Error>, Failure>) -> Result<T, Failure> {
+    flown.map_err(lost)?.map_err(|error| match breaks_session(&error) {
+        true => Failure::Lost(describe(&error)),
+        false => Failure::from(error),
+    })
 }
 
 /// What a session that is gone means once something may have been committed: it is not known.
@@ -184,7 +220,14 @@ async fn attempt(
     schema: &str,
     batches: &[Arc<Batch>],
 ) -> Result<Vec<Result1>, Failure> {
-    let mut call = Call::of(schema, batches, None);
+    carry_out(session, Call::of(schema, batches, None), batches).await
+}
+
+async fn carry_out(
+    session: &Session,
+    mut call: Call<'_>,
+    batches: &[Arc<Batch>],
+) -> Result<Vec<Result1>, Failure> {
     if batches.len() > 1 && call.group.repeats() {
         // Each has to see what the one before it did.
         let text = "two batches of a group name one row".into();
@@ -194,11 +237,7 @@ async fn attempt(
     call.purge_ms = purges.then_some(TOKEN_KEPT_MS.cast_signed());
     let statement = session.prepared(Sql::ApplyGroup);
     let values = call.values();
-    let answered = session.flight(session.client.query(statement, &values)).await.map_err(lost)?;
-    let rows = answered.map_err(|error| match breaks_session(&error) {
-        true => Failure::Lost(describe(&error)),
-        false => Failure::from(error),
-    })?;
+    let rows = answered(session.flight(session.client.query(statement, &values)).await)?;
     // It was carried out: an answer that can't be read says nothing else.
     call.answers(batches, &rows).map_err(|error| Failure::Lost(error.to_string()))
 }
@@ -237,6 +276,25 @@ impl<'a> Call<'a> {
             &self.turns,
             &self.group.slices,
         ]
+    }
+
+    /// As the shorter way takes them.
+    fn lean_values(&self) -> [&(dyn ToSql + Sync); 4] {
+        [&self.group.batches, &self.locks, &self.turns, &self.group.slices]
+    }
+
+    /// What the shorter way answered, for each batch; nothing where nothing was applied.
+    fn lean_answers(
+        &self,
+        batches: &[Arc<Batch>],
+        row: &Row,
+    ) -> Result<Option<Vec<Result1>>, StoreError> {
+        let Some(stamp) = rows::get(row, 1)? else { return Ok(None) };
+        let outcome = Outcome::all_applied(At(rows::number(row, 0)?), stamp, batches.len());
+        let mut nothing = ThereNow::new();
+        let batches = 0..batches.len();
+        let answer = |batch| outcome.answer(batch, self.group.first_put(batch), &mut nothing);
+        Ok(Some(batches.map(answer).collect()))
     }
 
     /// What the server answered, for each batch.
@@ -281,6 +339,11 @@ impl Outcome {
             failed: failed.unwrap_or_default(),
             stamp: rows::get(head, HEAD + 5)?,
         })
+    }
+
+    fn all_applied(now: At, stamp: i64, batches: usize) -> Self {
+        let (again, failed) = (Vec::new(), Vec::new());
+        Self { now, verdicts: vec![0; batches], again, failed, stamp: Some(stamp) }
     }
 
     fn answer(&self, batch: usize, first: Option<(i32, &Draft)>, there: &mut ThereNow) -> Result1 {

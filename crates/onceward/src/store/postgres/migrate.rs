@@ -36,6 +36,7 @@ const MIGRATIONS: &[Migration] = migrations! {
     5 "views",
     6 "calls",
     7 "marks",
+    8 "lean",
 };
 
 /// The oldest program, by the version of its schema, that works on the schema as it is after the

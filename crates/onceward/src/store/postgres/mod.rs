@@ -12,6 +12,7 @@ mod composite;
 mod failure;
 mod group;
 mod group_rows;
+mod lean;
 mod list;
 mod locks;
 mod looks;

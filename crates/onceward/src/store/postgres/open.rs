@@ -19,6 +19,7 @@ use tokio_postgres::{Client, Config, Error, NoTls, Statement};
 
 use super::super::StoreError;
 use super::failure::{Failure, describe};
+use super::lean::Prospects;
 use super::sql::Sql;
 use super::standing::{self, Standing};
 use super::{PostgresOptions, Weakness};
@@ -118,6 +119,7 @@ pub(super) struct Session {
     driver: JoinHandle<()>,
     answer_timeout: Duration,
     tokens: AtomicU32,
+    pub(super) prospects: Prospects,
 }
 
 impl Session {
@@ -154,7 +156,8 @@ impl Session {
         let statements = try_join_all(texts).await.map_err(failed)?;
         let answer_timeout = target.options.answer_timeout();
         let tokens = AtomicU32::new(0);
-        Ok(Self { client, standing, statements, driver, answer_timeout, tokens })
+        let prospects = Prospects::default();
+        Ok(Self { client, standing, statements, driver, answer_timeout, tokens, prospects })
     }
 
     /// A prepared statement.

@@ -24,6 +24,7 @@ macro_rules! prepared {
 
 prepared! {
     ApplyGroup = "apply_group",
+    ApplyLean = "apply_lean",
     Load = "load",
     ListDue = "list_due",
     Now = "now",
