@@ -196,6 +196,20 @@ impl Record {
         }
     }
 
+    /// The state as people are shown it: that of [`Record::state_at`], and `unknown` already when
+    /// the owner of a held record has vanished, though nobody has come by yet to write it down.
+    #[must_use]
+    pub fn shown_at(&self, now: At) -> State {
+        match self.state_at(now) {
+            State::Running if self.is_held() && self.lapsed_at(now) => State::Unknown,
+            state => state,
+        }
+    }
+
+    fn is_held(&self) -> bool {
+        self.terms.on_abandoned == OnAbandoned::Hold
+    }
+
     /// Whether the lease of a running record has run out, by the store's clock.
     #[must_use]
     pub fn lapsed_at(&self, now: At) -> bool {

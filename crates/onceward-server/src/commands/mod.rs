@@ -45,6 +45,11 @@ pub(crate) async fn run(command: &Command, common: &Common, out: &Out) -> Result
         Command::Demo(args) => return demo::demo(common, args, out).await,
         _ => {}
     }
+    if common.server.is_some() {
+        let message = "this command opens the store itself and can't go through a server; leave \
+                       out --server, and ONCEWARD_SERVER in the environment";
+        return Err(Failure::usage("server.not_used", message));
+    }
     let url = StoreUrl::parse(&common.store_url()?)?;
     let result = directly(command, &url, common, out).await;
     match (&result, &url) {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls};
 
-use super::world::{ORGANISATION_A, ORGANISATION_B, Service, book, hold, link, post};
+use super::world::{ORGANISATION_A, ORGANISATION_B, Service, book, hold, link, post, put};
 
 async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
@@ -91,19 +91,28 @@ async fn e04_e07_the_view_shows_the_request_that_is_kept() {
     post("/payments/link").keyless().json(&body).send(&service).await.must_be(201);
     body["memo"] = json!("a\u{0}b");
     post("/payments/link").key("nul").json(&body).send(&service).await.must_be(201);
+    let customer = json!({ "name": "Ada" });
+    put("/customers/c%3A1").key("path").json(&customer).send(&service).await.must_be(201);
     let sql = connect(service.store_url()).await;
     // Who seals the audit has a lease in the same table, which is nobody's request.
     let own = "SELECT name FROM onceward.records WHERE tenant = 'onceward' AND kind = 0";
     while column(&sql, own).await.is_empty() {
         tokio::task::yield_now().await;
     }
-    let reader = "SET ROLE onceward_reader; SET search_path = onceward";
-    sql.batch_execute(reader).await.unwrap();
+    // Named with its schema: a dashboard's search path is its own.
+    sql.batch_execute("SET ROLE onceward_reader").await.unwrap();
     let view = "SELECT idempotency_key, route_pattern, request_method, request_path, \
-                content_hash, request_body::text FROM idempotency_keys ORDER BY idempotency_key";
+                content_hash, request_body::text, response_status_code::text, \
+                response_body IS NOT NULL \
+                FROM onceward.idempotency_keys ORDER BY idempotency_key";
     let rows = sql.query(view, &[]).await.unwrap();
     let shown = |row: usize, at: usize| rows[row].get::<_, Option<String>>(at).unwrap_or_default();
-    assert_eq!(rows.len(), 2);
+    assert_eq!(rows.len(), 3);
+    for row in [0, 1, 2] {
+        assert_eq!((shown(row, 6), rows[row].get(7)), ("201".into(), true));
+    }
+    let route = [1, 2, 3].map(|at| shown(2, at));
+    assert_eq!(route, ["PUT /customers/{id}", "PUT", "/customers/c%3A1"]);
     for row in [0, 1] {
         let route = [1, 2, 3].map(|at| shown(row, at));
         assert_eq!(route, ["POST /payments/link", "POST", "/payments/link"]);

@@ -56,6 +56,11 @@ fn wrong_usage_says_what_is_right() {
         (&["keys", "list", "--store", "onceward.db"], "store.url", &["sqlite:PATH"]),
         (&["keys", "list", "--store", "sqlite:"], "store.url", &["needs a path"]),
         (&["migrate", "--store", "memory:"], "store.url", &["no tables"]),
+        (
+            &["migrate", "--server", "http://127.0.0.1:1"],
+            "server.not_used",
+            &["leave out --server", "ONCEWARD_SERVER"],
+        ),
         (&["bench", "store", "--seconds", "0"], "usage", &["1..=3600"]),
         (&["keys", "frobnicate"], "usage", &["frobnicate"]),
         (&["frobnicate"], "usage", &["frobnicate"]),

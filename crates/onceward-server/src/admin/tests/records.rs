@@ -77,6 +77,31 @@ fn form(text: &str) -> String {
         .collect()
 }
 
+/// After a crash an operator looks for what needs a hand: nobody has come by to write it down yet.
+#[tokio::test]
+async fn a_held_record_whose_owner_has_vanished_is_found_as_unknown() {
+    let server = Server::start("vanished").await;
+    claimed(&server, "acme", "live").await;
+    for (id, policy) in [("held", "hold"), ("free", "rerun")] {
+        let body = json!({
+            "tenant": "acme", "scope": "POST /pay", "id": id, "payload": 1, "lease_ms": 100,
+            "owner": "w", "on_abandoned": policy,
+        });
+        server.post("/v1/claims", body).await.ok();
+    }
+    while ids(&server, "/v1/records?state=unknown").await.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(ids(&server, "/v1/records?state=unknown").await, ["held"]);
+    assert_eq!(ids(&server, "/v1/records?state=running").await, ["free", "live"]);
+    let page = server.get("/v1/records?state=unknown").await.ok();
+    assert_eq!(
+        (&page["items"][0]["state"], &page["items"][0]["lapsed"]),
+        (&json!("unknown"), &json!(true))
+    );
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_record_is_shown_resolved_and_erased() {
     let server = Server::start("resolve").await;

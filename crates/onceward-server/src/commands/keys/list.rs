@@ -93,7 +93,7 @@ fn table(found: &Listed, out: &Out) -> String {
     for record in &found.records {
         table.add_row([
             Cell::new(plain_line(&record.key.to_string())),
-            state_cell(record.state_at(found.now)),
+            state_cell(record.shown_at(found.now)),
             Cell::new(record.attempt),
             Cell::new(record.last_fence),
             Cell::new(relative(record.created_at, found.now)),
@@ -107,7 +107,7 @@ fn table(found: &Listed, out: &Out) -> String {
 /// What happens next to a record, and when.
 fn next_instant(record: &Record, now: At) -> String {
     let when = |at: Option<At>| at.map(|at| relative(at, now)).unwrap_or_default();
-    match record.state_at(now) {
+    match record.shown_at(now) {
         State::Running if record.lapsed_at(now) => format!("lapsed {}", when(record.due_at)),
         State::Running => format!("leased until {}", when(record.due_at)),
         State::Pending | State::Failed => format!("due {}", when(record.due_at)),
@@ -126,8 +126,9 @@ where
     F: Future<Output = Result<Page, E>>,
     E: From<EngineError>,
 {
+    // What is read off the clock is written as something else.
     let written = match wanted.state {
-        Some(State::Expired) => None,
+        Some(State::Expired | State::Unknown) => None,
         state => state,
     };
     let what = || List::Records {
@@ -135,8 +136,8 @@ where
         scope: wanted.scope.as_deref().map(|scope| escape(scope).into_owned()),
         state: written,
     };
-    let filtered =
-        wanted.kind.is_some() || matches!(wanted.state, Some(State::Expired | State::Done));
+    let by_clock = [State::Expired, State::Done, State::Unknown, State::Running];
+    let filtered = wanted.kind.is_some() || wanted.state.is_some_and(|is| by_clock.contains(&is));
     let limit = usize::from(wanted.limit);
     let mut after = wanted.after.clone();
     let mut found: Vec<Record> = Vec::new();
@@ -147,7 +148,7 @@ where
         let mut page = list(what(), after.clone(), size).await?;
         let now = page.now;
         let fits = |record: &Record| {
-            wanted.state.is_none_or(|state| record.state_at(now) == state)
+            wanted.state.is_none_or(|state| record.shown_at(now) == state)
                 && wanted.kind.is_none_or(|kind| record.key.kind() == kind)
                 && (wanted.tenant.is_some() || !is_the_stores_own(record))
         };

@@ -39,7 +39,7 @@ pub(crate) fn record_json(record: &Record, now: At) -> Value {
         "scope": key.scope(),
         "within": within,
         "id": key.id(),
-        "state": record.state_at(now).as_str(),
+        "state": record.shown_at(now).as_str(),
         "lapsed": record.lapsed_at(now),
         "attempt": record.attempt,
         "fence": record.last_fence.0,

@@ -119,7 +119,7 @@ fn fields(found: &Found, now: At) -> Vec<(&'static str, String)> {
 }
 
 fn state_text(record: &Record, now: At) -> String {
-    let state = record.state_at(now).as_str();
+    let state = record.shown_at(now).as_str();
     match (record.lapsed_at(now), record.terms.on_abandoned) {
         (false, _) => state.into(),
         (true, OnAbandoned::Rerun) => format!("{state}, its lease has run out: may be run again"),

@@ -45,7 +45,7 @@ BEGIN
         SELECT p.oid::regprocedure::text FROM pg_proc AS p
         WHERE p.pronamespace = place::regnamespace AND p.proname IN (
             'plain', 'id_of', 'time_of', 'is_response', 'response_status', 'response_part',
-            'kept_request', 'request_json'
+            'kept_request', 'request_json', 'path_of'
         )
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO onceward_reader, onceward_views', name);

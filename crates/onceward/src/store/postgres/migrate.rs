@@ -37,6 +37,7 @@ const MIGRATIONS: &[Migration] = migrations! {
     6 "calls",
     7 "marks",
     8 "lean",
+    9 "names",
 };
 
 /// The oldest program, by the version of its schema, that works on the schema as it is after the

@@ -148,6 +148,15 @@ fn queue_column(record: &Record) -> Option<&str> {
 
 /// Reads a record whose key is known from the first columns of a row, and checks its seal.
 pub(super) fn read_record(row: &Row<'_>, key: Key) -> Result<Record, Failure> {
+    let whose = key.clone();
+    columns_of_record(row, key).map_err(|failure| match failure {
+        // Whoever has to mend it must know which one it is.
+        Failure::Corrupt(what) => Failure::Corrupt(format!("{what} (key {})", whose.hash_hex())),
+        other => other,
+    })
+}
+
+fn columns_of_record(row: &Row<'_>, key: Key) -> Result<Record, Failure> {
     let mut record = Record {
         key,
         state: *at_code(&State::ALL, row.get(0)?).ok_or(CodecError("state"))?,
