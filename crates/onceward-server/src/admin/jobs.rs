@@ -9,6 +9,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use http::StatusCode;
 use onceward::engine::{STORE_SPACE_PREFIX, Take, Taken};
+use onceward::worker::job_key;
 use onceward_core::decide::{Enqueue, NewJob};
 use onceward_core::fingerprint::content_hash16;
 use onceward_core::key::{Key, Kind};
@@ -88,8 +89,10 @@ pub(crate) struct JobAnswer {
     /// The reference of its record.
     #[serde(rename = "ref")]
     reference: String,
-    /// The key: `tenant:job:queue:type:resource`.
+    /// The key of its record: `tenant:job:queue:type:resource`.
     key: String,
+    /// The key to hand on to whatever the job calls: `job:tenant:queue:type:resource`.
+    job_key: String,
     /// Whether it was made now; otherwise it is there already.
     made: bool,
     /// Its state.
@@ -110,6 +113,8 @@ pub(crate) struct TakenAnswer {
     /// The reference of its record.
     #[serde(rename = "ref")]
     reference: String,
+    /// The key to hand on to whatever the job calls: `job:tenant:queue:type:resource`.
+    job_key: String,
     /// Whose it is.
     tenant: String,
     /// The queue that it came from.
@@ -172,6 +177,7 @@ pub(crate) async fn enqueue(
     let answer = |made, state| JobAnswer {
         reference: reference(&job.key),
         key: job.key.to_string(),
+        job_key: job_key(&job.key),
         made,
         state,
     };
@@ -289,6 +295,7 @@ fn taken_json(state: &AdminState, taken: Taken) -> TakenAnswer {
         attempt: permit.record.attempt,
         lease_until: permit.record.due_at.map(rfc3339),
         reference: reference(key),
+        job_key: job_key(key),
         tenant: key.tenant().into_owned(),
         queue: key.scope().into_owned(),
         r#type: job_type,

@@ -29,6 +29,7 @@ async fn a18_a_job_is_made_once_and_taken_by_priority() {
     let made = server.post("/v1/jobs", job("ada")).await;
     assert_eq!(made.status, 201);
     assert_eq!(made.json()["key"], "acme:job:mail:welcome:ada");
+    assert_eq!(made.json()["job_key"], "job:acme:mail:welcome:ada");
     let again = server.post("/v1/jobs", job("ada")).await;
     assert_eq!((again.status.as_u16(), &again.json()["made"]), (200, &false.into()));
     let mut other = job("ada");
@@ -42,6 +43,10 @@ async fn a18_a_job_is_made_once_and_taken_by_priority() {
     later["run_at"] = "2999-01-01T00:00:00Z".into();
     server.post("/v1/jobs", later).await.ok();
     let jobs = taken(&server, take()).await;
+    assert_eq!(
+        jobs[0]["job_key"],
+        format!("job:acme:mail:welcome:{}", jobs[0]["resource"].as_str().unwrap())
+    );
     let who: Vec<&str> = jobs.iter().map(|job| job["resource"].as_str().unwrap()).collect();
     assert_eq!(who, ["bob", "ada"]);
     assert_eq!(jobs[0]["payload"], json!({"to": "bob"}));
