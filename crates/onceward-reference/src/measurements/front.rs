@@ -2,8 +2,9 @@
 //! the layer gives by itself.
 //!
 //! A replay, a key that was used for something else or is being used, and what can't be read as a
-//! key or as JSON never reach a handler; they are attempts all the same, so their audit entries are written here,
-//! before the answer goes (D07). What a request carried is noted while the layer reads it.
+//! key or as JSON never reach a handler; they are attempts all the same, so their audit entries are
+//! written here, before the answer goes (D07). What a request carried is noted while the layer
+//! reads it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;

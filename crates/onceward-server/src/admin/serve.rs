@@ -1,9 +1,9 @@
 //! The admin listener, and that of the demo's services: HTTP/1.1 within bounds, until told to end.
 //!
 //! Connections, their heads, bodies, idle times and unread answers are bounded, so that slow or
-//! many clients can't take the process: a place is only kept by one who sends or takes. A request that is framed twice is refused and its connection
-//! closed. When told to end, it takes no new connection, lets requests under way finish for a while
-//! and then breaks off.
+//! many clients can't take the process: a place is only kept by one who sends or takes. A request
+//! that is framed twice is refused and its connection closed. When told to end, it takes no new
+//! connection, lets requests under way finish for a while and then breaks off.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
