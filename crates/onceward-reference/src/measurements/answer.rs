@@ -26,6 +26,7 @@ pub(super) const INVALID: &str = "InvalidMeasurement";
 pub(super) const OVERRIDE: &str = "OverrideNotAllowed";
 pub(super) const KEY_REUSED: &str = "IdempotencyKeyReused";
 pub(super) const KEY_INVALID: &str = "InvalidIdempotencyKey";
+pub(super) const IN_PROGRESS: &str = "RequestInProgress";
 
 /// Why a measurement is refused: its name, and a sentence.
 pub(super) fn why(judged: &Judged) -> Option<(&'static str, &'static str)> {

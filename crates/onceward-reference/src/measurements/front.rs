@@ -1,9 +1,10 @@
 //! What every request passes first: its ids, and what has to be said and written of answers that
 //! the layer gives by itself.
 //!
-//! A replay, a key that was used for something else, and what can't be read as a key or as JSON
-//! never reach a handler; they are attempts all the same, so their audit entries are written here,
-//! before the answer goes (D07). What a request carried is noted while the layer reads it.
+//! A replay, a key that was used for something else or is being used, and what can't be read as a
+//! key or as JSON never reach a handler; they are attempts all the same, so their audit entries are
+//! written here, before the answer goes (D07). What a request carried is noted while the layer
+//! reads it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -20,7 +21,7 @@ use onceward::core::audit::Entry;
 use onceward::http::{Caller, Code, Served, names};
 use serde_json::value::RawValue;
 
-use super::answer::{self, INVALID, KEY_INVALID, KEY_REUSED, X_DUPLICATE_OF};
+use super::answer::{self, IN_PROGRESS, INVALID, KEY_INVALID, KEY_REUSED, X_DUPLICATE_OF};
 use super::attempt::{Action, Attempt};
 use super::batch::{trace, written};
 use super::cached::compared;
@@ -117,7 +118,7 @@ async fn told(
 }
 
 /// What came of an attempt that the layer answered by itself, and why; none when there is nothing
-/// to be written of it. That another one is still running is no verdict.
+/// to be written of it.
 fn unheard(
     service: &Measurements,
     served: &Served,
@@ -130,6 +131,7 @@ fn unheard(
     match served.verdict {
         "replay" => Some((Action::Duplicate, "the request was replayed", None)),
         _ if is(Code::PayloadMismatch) => Some(refused(KEY_REUSED)),
+        _ if is(Code::InFlight) => Some(refused(IN_PROGRESS)),
         _ if is(Code::KeyInvalid) => allowed().then(|| refused(KEY_INVALID)),
         _ if is(Code::BodyNotCanonical) => allowed().then(|| refused(INVALID)),
         _ => None,

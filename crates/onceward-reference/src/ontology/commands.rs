@@ -8,7 +8,7 @@ use http::header::WARNING;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use onceward::core::canonical::member_source;
 use onceward::core::limits::MAX_POSITION;
-use onceward::events::{Append, AppendVerdict, Appended, EventStore};
+use onceward::events::{Append, AppendVerdict, Appended, EventStore, EventsError};
 use onceward::http::{Caller, names};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -56,6 +56,21 @@ struct Command {
     target: Target,
     expected_seq: Option<u64>,
     payload: Bytes,
+}
+
+/// Whether a command may follow the event that it expects to be the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Follows {
+    /// It may.
+    Yes,
+    /// There is no such event yet.
+    Unseen,
+    /// It is a create, and that event is no delete.
+    Alive,
+    /// That event is a delete.
+    Deleted,
+    /// That event is about something else.
+    Other(Target),
 }
 
 /// `POST /v1/commands`.
@@ -110,7 +125,7 @@ impl Command {
         let expected_seq = match members.get("expected_seq") {
             None | Some(Value::Null) => None,
             Some(number) => {
-                let number = number.as_u64().filter(|number| *number <= MAX_POSITION);
+                let number = whole(number).filter(|number| *number <= MAX_POSITION);
                 if number.is_none() {
                     errors.push(("/expected_seq", "must be a whole number, 0 or more"));
                 }
@@ -143,20 +158,26 @@ impl Command {
     }
 
     /// Whether the command may follow the event that it expects to be the last one: a create what
-    /// is deleted, everything else what is not. That event never changes: what is seen of it holds.
+    /// is deleted, everything else what is not, and each only what is about the same. That event
+    /// never changes: what is seen of it holds.
     async fn follows(
         &self,
         events: &EventStore,
         tenant: &str,
         expected: u64,
-    ) -> Result<bool, Problem> {
+    ) -> Result<Follows, Problem> {
         if expected == 0 || expected == NOWHERE {
-            return Ok(true);
+            return Ok(Follows::Yes);
         }
         let last = events.read_aggregate(tenant, &self.aggregate_id, expected - 1, 1).await?;
-        let Some((_, last)) = last.first() else { return Ok(self.kind != Kind::Create) };
-        let deleted = Target::split(&last.kind).is_some_and(|(_, kind)| kind == DELETE);
-        Ok(deleted == (self.kind == Kind::Create))
+        let Some((_, last)) = last.first() else { return Ok(Follows::Unseen) };
+        let (target, kind) = Target::split(&last.kind).unwrap_or((self.target, &last.kind));
+        Ok(match (kind == DELETE, self.kind == Kind::Create) {
+            _ if target != self.target => Follows::Other(target),
+            (true, false) => Follows::Deleted,
+            (false, true) => Follows::Alive,
+            _ => Follows::Yes,
+        })
     }
 
     async fn run(
@@ -165,17 +186,21 @@ impl Command {
         tenant: &str,
         correlation_id: Option<String>,
     ) -> Answer {
-        let mut expected = self.expected()?;
+        let asked = self.expected()?;
         let events = ontology.events();
+        let follows = self.follows(events, tenant, asked).await?;
+        let refused = match follows {
+            Follows::Deleted => Some(Problem::deleted(asked)),
+            Follows::Other(target) => Some(Problem::other_target(asked, target)),
+            Follows::Yes | Follows::Unseen | Follows::Alive => None,
+        };
         // The same command again is answered all the same.
-        if !self.follows(events, tenant, expected).await?
+        if let Some(refused) = refused
             && events.find(tenant, &self.event_id).await?.is_none()
         {
-            if self.kind != Kind::Create {
-                return Err(Problem::deleted(expected));
-            }
-            expected = NOWHERE;
+            return Err(refused);
         }
+        let expected = if follows == Follows::Yes { asked } else { NOWHERE };
         let append = Append {
             tenant: tenant.to_owned(),
             aggregate_id: self.aggregate_id,
@@ -190,16 +215,58 @@ impl Command {
             AppendVerdict::Again(first) => Ok(answer(StatusCode::OK, &append, first)),
             AppendVerdict::Ignored { first, .. } => {
                 tracing::warn!("an event id came again with another payload; nothing was appended");
+                // The first result is of the aggregate that it was about.
+                let there = events.find(tenant, &append.event_id).await?;
+                let (_, there) = there.ok_or(EventsError::NotDurableYet)?;
+                let append = Append { aggregate_id: there.aggregate_id, ..append };
                 let mut response = answer(StatusCode::OK, &append, first);
                 let warning = "299 onceward \"this event_id was used with another payload\"";
                 response.headers_mut().insert(WARNING, HeaderValue::from_static(warning));
                 Ok(response)
             }
-            AppendVerdict::Mismatch { differs } => Err(Problem::payload_mismatch(&differs)),
+            AppendVerdict::Mismatch { differs } => {
+                let there = events.find(tenant, &append.event_id).await?;
+                let there = there.map(|(_, there)| there.kind);
+                Err(Problem::payload_mismatch(&members(differs, &append.kind, there.as_deref())))
+            }
+            // The number is taken by an event that nobody can have seen: it is not durable yet.
+            AppendVerdict::SequenceMismatch { current }
+                if follows == Follows::Unseen && current == asked =>
+            {
+                Err(EventsError::NotDurableYet.into())
+            }
             AppendVerdict::SequenceMismatch { current } => Err(Problem::sequence_mismatch(current)),
             AppendVerdict::ExpectedSeqRequired => Err(Problem::expected_seq_required()),
         }
     }
+}
+
+/// A whole number, however it is spelled (A07).
+fn whole(number: &Value) -> Option<u64> {
+    /// Up to here a float tells neighbours apart.
+    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+    let spelled = || {
+        let float = number.as_f64().filter(|float| float.fract() == 0.0)?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range")]
+        (0.0..EXACT_MAX).contains(&float).then_some(float as u64)
+    };
+    number.as_u64().or_else(spelled)
+}
+
+/// The members of a command that differ: the kind of its event holds two of them.
+fn members(differs: Vec<String>, kind: &str, there: Option<&str>) -> Vec<String> {
+    let (Some(ours), Some(theirs)) = (Target::split(kind), there.and_then(Target::split)) else {
+        return differs;
+    };
+    let named = |pointer: String| match pointer.as_str() {
+        "/kind" => [("/kind", ours.1 != theirs.1), ("/target", ours.0 != theirs.0)]
+            .into_iter()
+            .filter(|(_, differs)| *differs)
+            .map(|(pointer, _)| pointer.to_owned())
+            .collect(),
+        _ => vec![pointer],
+    };
+    differs.into_iter().flat_map(named).collect()
 }
 
 fn answer(status: StatusCode, append: &Append, done: Appended) -> Response {

@@ -10,6 +10,8 @@ use onceward::http::Refusal;
 use onceward::projection::ViewError;
 use serde_json::{Map, Value, json};
 
+use super::Target;
+
 /// What every handler answers.
 pub(super) type Answer = Result<Response, Problem>;
 
@@ -112,6 +114,16 @@ impl Problem {
         let title = "The aggregate is deleted";
         Self::new(StatusCode::CONFLICT, "events.aggregate_deleted", title, detail)
             .with("current_seq", current.into())
+    }
+
+    /// What an aggregate is about does not change.
+    pub(super) fn other_target(current: u64, target: Target) -> Self {
+        let detail =
+            format!("the aggregate is of target {}; nothing was appended", target.as_str());
+        let title = "The aggregate is about something else";
+        Self::new(StatusCode::CONFLICT, "events.target_mismatch", title, &detail)
+            .with("current_seq", current.into())
+            .with("target", target.as_str().into())
     }
 
     /// An event id was used with another payload (C06).

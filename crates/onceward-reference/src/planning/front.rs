@@ -7,6 +7,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::IF_MATCH;
+use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, StatusCode, Uri};
 use onceward::http::{Code, Dialect, Refusal, Served, names};
@@ -25,15 +26,15 @@ pub(super) async fn enter(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let (request_id, correlation_id) = ensure_ids(request.headers_mut());
+    let (_, correlation_id) = ensure_ids(request.headers_mut());
     let writes = ![Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
     if writes && let Err(refusal) = if_match_of_query(&mut request) {
-        let id = request_id.to_str().unwrap_or_default();
-        let said = Dialect::Planning.speaker().refuse(&refusal, id);
-        let mut response = said.map(axum::body::Body::from);
-        response.headers_mut().insert(names::X_REQUEST_ID, request_id);
-        response.headers_mut().insert(names::X_CORRELATION_ID, correlation_id);
-        return response;
+        let (head, body) = request.into_parts();
+        if let Some(mut response) = refused(&planning, &head, refusal) {
+            response.headers_mut().insert(names::X_CORRELATION_ID, correlation_id);
+            return response;
+        }
+        request = Request::from_parts(head, body);
     }
     let mut response = if writes {
         // In a task of its own: a client that goes away does not take back what is committed, and
@@ -51,6 +52,30 @@ pub(super) async fn enter(
     };
     response.headers_mut().entry(names::X_CORRELATION_ID).or_insert(correlation_id);
     response
+}
+
+/// Refuses a write as the layer would, and tells whoever counts and logs. None where the layer has
+/// something to say first: that nobody knows who asks, or that there is no such route.
+fn refused(planning: &Planning, head: &Parts, refusal: Refusal) -> Option<Response> {
+    let caller = planning.identify(head)?;
+    let (_, place) = planning.door().routes().find(&head.method, head.uri.path())?;
+    let refusal = planning.door().allows(&caller).err().unwrap_or(refusal);
+    let id = head.headers.get(names::X_REQUEST_ID);
+    let text = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+    let said = Dialect::Planning.speaker().refuse(&refusal, text);
+    let mut response = said.map(axum::body::Body::from);
+    if let Some(id) = id {
+        response.headers_mut().insert(names::X_REQUEST_ID, id.clone());
+    }
+    response.extensions_mut().insert(Served {
+        endpoint: place.endpoint,
+        tenant: Some(caller.tenant),
+        key_hash: None,
+        cached: None,
+        expired: false,
+        verdict: refusal.code.meaning().code,
+    });
+    Some(response)
 }
 
 /// Runs a write; what it made anew replaces what the cache has.

@@ -4,10 +4,11 @@
 //! once. Only an admin gives roles away.
 
 use axum::body::{Body, to_bytes};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use http::request::Parts;
+use http::response;
 use onceward::engine::{Engine, EngineError};
-use onceward::http::{Caller, Code, Dialect, Refusal, names};
+use onceward::http::{Caller, Code, Dialect, Refusal, Served, names};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -42,11 +43,8 @@ pub(super) async fn create_collaborator(mut command: Command) -> Answer {
 /// that one of them became an admin is only seen here, and it is shown to admins alone (B06).
 pub(super) async fn replayed(planning: &Planning, head: &Parts, response: Response) -> Response {
     let (answered, body) = response.into_parts();
-    // It has a few members more than what was sent.
-    let Ok(body) = to_bytes(body, 2 * BODY_BYTES_MAX).await else {
-        return Problem::forbidden("the stored answer can't be read").into_response();
-    };
-    // What can't be read might be one.
+    // It has a few members more than what was sent. What can't be read might be an admin.
+    let body = to_bytes(body, 2 * BODY_BYTES_MAX).await.unwrap_or_default();
     let made = Members::read(&body).ok().flatten();
     if made.is_none_or(|made| made.text("role") == Role::Admin.as_str()) {
         let role = match planning.identify(head) {
@@ -54,13 +52,27 @@ pub(super) async fn replayed(planning: &Planning, head: &Parts, response: Respon
             None => None,
         };
         if role != Some(Role::Admin) {
-            let id = head.headers.get(names::X_REQUEST_ID).and_then(|id| id.to_str().ok());
-            let refusal = Refusal::new(Code::Forbidden, "only an admin makes an admin");
-            let said = Dialect::Planning.speaker().refuse(&refusal, id.unwrap_or_default());
-            return said.map(Body::from);
+            return withheld(answered);
         }
     }
     Response::from_parts(answered, body.into())
+}
+
+/// The refusal in the place of an answer that is not shown: nothing of it but the ids of this
+/// request, and what is counted and logged.
+fn withheld(mut answered: response::Parts) -> Response {
+    let id = answered.headers.remove(names::X_REQUEST_ID);
+    let text = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
+    let refusal = Refusal::new(Code::Forbidden, "only an admin makes an admin");
+    let mut response = Dialect::Planning.speaker().refuse(&refusal, text).map(Body::from);
+    if let Some(id) = id {
+        response.headers_mut().insert(names::X_REQUEST_ID, id);
+    }
+    if let Some(mut served) = answered.extensions.remove::<Served>() {
+        served.verdict = refusal.code.meaning().code;
+        response.extensions_mut().insert(served);
+    }
+    response
 }
 
 /// `PATCH /v1/collaborators/{id}`. The door has made sure that an admin asks.

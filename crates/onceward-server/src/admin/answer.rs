@@ -1,7 +1,5 @@
 //! Requests in and answers out: whole bodies within bounds, JSON, and what the log is told.
 
-use std::time::Duration;
-
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::response::{IntoResponse, Response};
@@ -16,11 +14,10 @@ use super::AdminState;
 use super::fields::{FromFields, Reading, read_body};
 use super::observe::About;
 use super::problem::Problem;
+use crate::gateway::body::is_late;
 
 /// Bytes of a request's body: room for a batch of a thousand claims.
 pub(crate) const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// How long a body may take to arrive.
-const BODY_WITHIN: Duration = Duration::from_secs(30);
 
 /// A request's body, whole.
 #[derive(Debug)]
@@ -50,21 +47,25 @@ impl FromRequest<AdminState> for Whole {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &AdminState) -> Result<Self, Problem> {
-        let body = Limited::new(request.into_body(), BODY_BYTES_MAX);
-        match tokio::time::timeout(BODY_WITHIN, body.collect()).await {
-            Ok(Ok(whole)) => Ok(Self(whole.to_bytes())),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                let detail = format!("the body may have at most {BODY_BYTES_MAX} bytes");
-                let title = "The body is too large";
-                Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body.too_large", title, detail))
-            }
-            Ok(Err(_)) => Err(Problem::malformed("the body ended before it was whole")),
-            Err(_) => {
-                let detail = "the body did not arrive in time";
-                let title = "The request took too long";
-                Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "request.timeout", title, detail))
-            }
+        whole(request.into_body()).await.map(Self)
+    }
+}
+
+/// All of a body, within its bounds; how long it may take is the listener's to say.
+pub(super) async fn whole(body: Body) -> Result<Bytes, Problem> {
+    match Limited::new(body, BODY_BYTES_MAX).collect().await {
+        Ok(whole) => Ok(whole.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let detail = format!("the body may have at most {BODY_BYTES_MAX} bytes");
+            let title = "The body is too large";
+            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body.too_large", title, detail))
         }
+        Err(error) if is_late(&*error) => {
+            let detail = "the body did not arrive in time";
+            let title = "The request took too long";
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "request.timeout", title, detail))
+        }
+        Err(_) => Err(Problem::malformed("the body ended before it was whole")),
     }
 }
 

@@ -1,9 +1,9 @@
 //! The admin listener, and that of the demo's services: HTTP/1.1 within bounds, until told to end.
 //!
-//! Connections, their heads, idle times and unread answers are bounded, so that slow or many
-//! clients can't take the process. A request that is framed twice is refused and its connection
-//! closed. When told to end, it takes no new connection, lets requests under way finish for a while
-//! and then breaks off.
+//! Connections, their heads, bodies, idle times and unread answers are bounded, so that slow or
+//! many clients can't take the process: a place is only kept by one who sends or takes. A request
+//! that is framed twice is refused and its connection closed. When told to end, it takes no new
+//! connection, lets requests under way finish for a while and then breaks off.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,11 +24,12 @@ use tokio::sync::Semaphore;
 use tower::Service;
 
 use super::{AdminState, router};
+use crate::gateway::body::RequestBody;
 use crate::gateway::sent::How;
 use crate::gateway::socket::{Patience, Socket};
 
-/// Connections at once.
-const CONNECTIONS_MAX: usize = 1_024;
+/// Connections at once, and how long a request's body may take beyond what its bytes earn.
+const BOUNDS: Bounds = Bounds { connections_max: 1_024, body_within: Duration::from_secs(30) };
 /// How long a request's head may take, and a kept connection may idle.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
 /// How long a client may leave its answer unread, beyond what the bytes that it takes earn.
@@ -37,6 +38,13 @@ const PATIENCE: Patience = Patience { write_for: Duration::from_secs(30), bytes_
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 /// Pause after an accept that failed: most often there are no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What clients may take of a listener.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    connections_max: usize,
+    body_within: Duration,
+}
 
 /// Serves the control API until `shutdown` resolves and requests under way have ended.
 pub(crate) async fn serve(
@@ -58,8 +66,18 @@ pub(crate) async fn serve_router(
     shutdown: impl Future<Output = ()>,
     told: impl FnOnce(),
 ) {
+    serve_within(BOUNDS, listener, router, shutdown, told).await;
+}
+
+async fn serve_within(
+    bounds: Bounds,
+    listener: TcpListener,
+    router: &axum::Router,
+    shutdown: impl Future<Output = ()>,
+    told: impl FnOnce(),
+) {
     let graceful = GracefulShutdown::new();
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let room = Arc::new(Semaphore::new(bounds.connections_max));
     tokio::pin!(shutdown);
     loop {
         // A place first: whoever comes when all are taken waits in the listener's own queue.
@@ -80,7 +98,7 @@ pub(crate) async fn serve_router(
             }
         };
         let watcher = graceful.watcher();
-        let connection = connection(stream, peer, router);
+        let connection = connection(stream, peer, router, bounds.body_within);
         tokio::spawn(async move {
             // A client that breaks off is no news.
             let _ = watcher.watch(connection).await;
@@ -97,6 +115,7 @@ fn connection(
     stream: TcpStream,
     peer: SocketAddr,
     router: &axum::Router,
+    body_within: Duration,
 ) -> impl hyper_util::server::graceful::GracefulConnection<Error = hyper::Error> + use<> {
     // Answers are small and wait for nothing; a failure only costs time.
     let _ = stream.set_nodelay(true);
@@ -106,7 +125,8 @@ fn connection(
     let requests = AtomicU64::new(0);
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
         let double = double_framed.is(requests.fetch_add(1, Ordering::Relaxed));
-        let mut request = request.map(axum::body::Body::new);
+        let live = |body| axum::body::Body::new(RequestBody::live(body, body_within));
+        let mut request = request.map(live);
         request.extensions_mut().insert(ConnectInfo(peer));
         let (mut router, streams) = (router.clone(), streams.clone());
         async move {
@@ -140,4 +160,72 @@ fn framed_twice(headers: &HeaderMap) -> axum::response::Response {
     let mut response = said.map(axum::body::Body::from);
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::response::IntoResponse;
+    use axum::routing::post;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::oneshot;
+
+    use super::super::answer::whole;
+    use super::*;
+
+    const HALF: &str = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{";
+    const WHOLE: &str =
+        "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+
+    /// All that comes back until the connection is closed.
+    async fn rest(stream: &mut TcpStream) -> String {
+        let mut said = Vec::new();
+        // Closed on one who still sends it may break off; what was said counts.
+        let _ = stream.read_to_end(&mut said).await;
+        String::from_utf8(said).unwrap()
+    }
+
+    #[tokio::test]
+    async fn bodies_that_do_not_come_lose_their_places_to_others() {
+        let echo = |body: Body| async move {
+            whole(body).await.map_or_else(IntoResponse::into_response, IntoResponse::into_response)
+        };
+        let router = axum::Router::new().route("/", post(echo));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let bounds = Bounds { connections_max: 2, body_within: Duration::from_millis(300) };
+        let served = tokio::spawn(async move {
+            let until = async { drop(stopped.await) };
+            serve_within(bounds, listener, &router, until, || {}).await;
+        });
+        let (mut silent, trickle) = (
+            TcpStream::connect(address).await.unwrap(),
+            TcpStream::connect(address).await.unwrap(),
+        );
+        silent.write_all(HALF.as_bytes()).await.unwrap();
+        let (mut reader, mut writer) = trickle.into_split();
+        writer.write_all(HALF.as_bytes()).await.unwrap();
+        let trickling = tokio::spawn(async move {
+            while writer.write_all(b" ").await.is_ok() {
+                // sleeps because the client is to be slow
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        // All places are theirs: another client is answered once they are cut.
+        let mut other = TcpStream::connect(address).await.unwrap();
+        other.write_all(WHOLE.as_bytes()).await.unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(30), rest(&mut other)).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("{}"), "{answer}");
+        let cut = rest(&mut silent).await;
+        assert!(cut.starts_with("HTTP/1.1 408"), "{cut}");
+        // A trickle does not earn its time.
+        let mut said = Vec::new();
+        let _ = reader.read_to_end(&mut said).await;
+        assert!(said.is_empty() || said.starts_with(b"HTTP/1.1 408"));
+        drop(reader);
+        trickling.await.unwrap();
+        drop(stop);
+        served.await.unwrap();
+    }
 }

@@ -3,6 +3,8 @@
 //! A client earns time with every byte, so that a slow line is served and a trickle is cut. An
 //! upstream may be silent for a while, however much it has sent.
 
+use std::error::Error;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +23,7 @@ use super::pool::Lent;
 const BYTES_PER_SECOND_MIN: u64 = 1_000;
 
 /// A request's body: the client's, or one that was read whole.
-pub(super) enum RequestBody {
+pub(crate) enum RequestBody {
     /// As it comes in.
     Live(Live),
     /// All of it.
@@ -29,7 +31,7 @@ pub(super) enum RequestBody {
 }
 
 /// A client's body as it comes in.
-pub(super) struct Live {
+pub(crate) struct Live {
     body: Incoming,
     most: Duration,
     left: Duration,
@@ -40,7 +42,7 @@ pub(super) struct Live {
 
 impl RequestBody {
     /// The body of a request that has just come in.
-    pub(super) fn live(body: Incoming, most: Duration) -> Self {
+    pub(crate) fn live(body: Incoming, most: Duration) -> Self {
         let progress = Arc::default();
         Self::Live(Live { body, most, left: most, waiting: None, progress })
     }
@@ -52,6 +54,14 @@ impl RequestBody {
             _ => None,
         }
     }
+}
+
+/// Whether a body broke off because it did not come in time.
+pub(crate) fn is_late(error: &(dyn Error + 'static)) -> bool {
+    let mut whys = std::iter::successors(Some(error), |&error| error.source());
+    whys.any(|why| {
+        why.downcast_ref::<io::Error>().is_some_and(|why| why.kind() == io::ErrorKind::TimedOut)
+    })
 }
 
 impl From<Bytes> for RequestBody {
@@ -80,7 +90,8 @@ impl Live {
                     .waiting
                     .get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(left))));
                 ready!(deadline.as_mut().poll(context));
-                Poll::Ready(Some(Err("it came too slowly".into())))
+                let late = io::Error::new(io::ErrorKind::TimedOut, "it came too slowly");
+                Poll::Ready(Some(Err(late.into())))
             }
         }
     }

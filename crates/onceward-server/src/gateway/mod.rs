@@ -12,7 +12,7 @@
 //! | `sight` | what is counted and logged of a request |
 //! | `ready` | the ready file |
 
-mod body;
+pub(crate) mod body;
 mod entry;
 mod forward;
 mod framing;

@@ -114,6 +114,11 @@ async fn d06_a_duplicate_of_a_running_batch_waits_or_is_told_when_to_come_again(
         }
     }
     assert!(whole.is_some());
+    // D07: whoever was told to come again has tried, with each of the items.
+    let told = answers.iter().filter(|answer| answer.status == 409).count();
+    let tried = "onceward_measurements_refused_total{error=\"RequestInProgress\"}";
+    let told = u32::try_from(told * items.len()).unwrap();
+    assert_eq!(service.metric(tried).await, f64::from(told));
     let last = batch(&items).key("k").send(&service).await.must_be(200);
     assert!(last.is_replay());
     assert!(last.statuses().iter().all(|status| status == "accepted"), "it ran once");

@@ -125,6 +125,53 @@ async fn c05_what_was_deleted_is_created_again_by_one_who_knows_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c05_what_an_aggregate_is_about_does_not_change() {
+    let service = Service::start("c05-target");
+    let about = |mut command: Value, target: &str| {
+        command["target"] = json!(target);
+        command
+    };
+    for (id, own, other) in [("a", "instance", "class"), ("b", "class", "instance")] {
+        let made = about(create(id, &format!("{id}1"), &json!({ "n": 1 })), own);
+        service.tell(&made).await.must_be(201);
+        let changed = about(update(id, "x", 1, &json!({})), other);
+        for command in [changed, about(delete(id, "x", 1), other)] {
+            let refused = service.tell(&command).await;
+            refused.refuses(409, "events.target_mismatch");
+            assert_eq!(refused.json()["target"], own);
+            assert_eq!(refused.json()["current_seq"], 1);
+        }
+        // Not by making it anew either.
+        let gone = about(delete(id, &format!("{id}2"), 1), own);
+        service.tell(&gone).await.must_be(201);
+        let mut anew = about(create(id, "x", &json!({})), other);
+        anew["expected_seq"] = json!(2);
+        service.tell(&anew).await.refuses(409, "events.target_mismatch");
+        service.tell(&gone).await.must_be(200);
+        assert_eq!(service.events(id).await.len(), 2);
+    }
+    assert!(service.events("x").await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a07_an_expected_number_may_be_spelled_in_any_way() {
+    let service = Service::start("a07-expected");
+    service.tell(&create("a", "e1", &json!({}))).await.must_be(201);
+    let spelled = |id: &str, expected: &str| {
+        post("/v1/commands").keyless().raw(&format!(
+            r#"{{"event_id":"{id}","aggregate_id":"a","kind":"update","expected_seq":{expected}}}"#
+        ))
+    };
+    for expected in ["1.5", "-1.0", "1e300", r#""1""#, "9007199254740993.0"] {
+        spelled("x", expected).send(&service).await.refuses(422, "events.validation_failed");
+    }
+    spelled("e2", "1.0").send(&service).await.must_be(201);
+    spelled("e3", "2e0").send(&service).await.must_be(201);
+    spelled("e4", "30E-1").send(&service).await.must_be(201);
+    assert_eq!(service.events("a").await.len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c06_the_same_command_again_is_its_first_answer() {
     let service = Service::start("c06");
     let command = create("a", "e1", &json!({ "name": "Red", "n": 1 }));
@@ -152,6 +199,13 @@ async fn c06_the_same_command_again_is_its_first_answer() {
     assert_eq!(other.json()["key_advice"], "rotate");
     let other = service.tell(&create("b", "e1", &json!({ "name": "Red", "n": 1 }))).await;
     other.refuses(409, "events.payload_mismatch");
+    assert_eq!(other.json()["differs"], json!(["/aggregate_id"]));
+    let mut other = command.clone();
+    other["target"] = json!("class");
+    assert_eq!(service.tell(&other).await.json()["differs"], json!(["/target"]));
+    other["kind"] = json!("update");
+    other["expected_seq"] = json!(2);
+    assert_eq!(service.tell(&other).await.json()["differs"], json!(["/kind", "/target"]));
     assert_eq!(service.events("a").await.len(), 2);
     assert!(service.events("b").await.is_empty());
 }

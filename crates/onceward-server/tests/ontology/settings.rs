@@ -48,7 +48,30 @@ async fn c06_c11_in_warn_mode_another_payload_is_a_no_op_with_a_warning() {
     assert_eq!(other.body, first.body);
     assert!(other.header("warning").starts_with("299 "), "{other:?}");
     assert_eq!(service.events("a").await[0]["payload"]["n"], 1);
+    // The first result names the aggregate that it was about.
+    let elsewhere = service.tell(&create("b", "e1", &json!({ "n": 1 }))).await.must_be(200);
+    assert_eq!(elsewhere.body, first.body);
+    assert!(service.events("b").await.is_empty());
     let health = get("/healthz").anonymous().try_send(service.admin).await.unwrap();
     let warnings = health.json()["warnings"].to_string();
     assert!(warnings.contains("EVENT_STORE_SEQUENCE_ALLOCATOR_MODE"), "{warnings}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c11_numbers_are_counted_where_they_were_or_nothing_starts() {
+    let mut service = Service::start("space");
+    service.tell(&create("a", "e1", &json!({ "n": 1 }))).await.must_be(201);
+    assert_eq!(service.terminated(), Some(0));
+    for variable in ["EVENT_STORE_SEQUENCE_SCHEMA", "EVENT_STORE_SEQUENCE_HANDLER_PREFIX"] {
+        let start = ["demo", "ontology", "--no-traffic", "--listen", "127.0.0.1:0"];
+        for arguments in [&start[..], &["streams", "list"]] {
+            let output = service.beside(arguments).env(variable, "other").output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(!output.status.success() && said.contains(variable), "{arguments:?}: {said}");
+        }
+    }
+    let service = service.started_again();
+    service.tell(&create("a", "e1", &json!({ "n": 1 }))).await.must_be(200);
+    service.tell(&update("a", "e2", 1, &json!({ "n": 2 }))).await.must_be(201);
+    assert_eq!(service.events("a").await.len(), 2);
 }

@@ -3,7 +3,7 @@
 use onceward::core::canonical::MAX_JSON_DEPTH;
 use serde_json::json;
 
-use super::world::{Service, call, get, patch, post};
+use super::world::{Service, call, eventually, get, patch, post};
 
 /// An admin gives demo-a another role.
 async fn becomes(service: &Service, role: &str) {
@@ -55,9 +55,17 @@ async fn b06_who_is_no_admin_any_more_is_not_shown_the_admin_that_they_made() {
     assert!(deep().send(&service).await.is_replay());
     becomes(&service, "editor").await;
     deep().send(&service).await.refuses(403, "auth.forbidden");
-    let refused = made("k", "admin").send(&service).await;
+    let refused = made("k", "admin").header("x-request-id", "withheld-1").send(&service).await;
     refused.refuses(403, "auth.forbidden");
     assert!(!String::from_utf8_lossy(&refused.body).contains(&admin.id()));
+    assert!(refused.etag().is_empty() && !refused.is_replay(), "{refused:?}");
+    // It is known by its id, and counted and logged as every other refusal is.
+    assert_eq!(refused.header("x-request-id"), "withheld-1");
+    eventually("a line of the log", async || service.said().contains("withheld-1")).await;
+    let said = service.said();
+    let line = said.lines().find(|line| line.contains("withheld-1")).unwrap();
+    assert!(line.contains("POST /v1/collaborators") && line.contains("403"), "{line}");
+    assert!(line.contains("auth.forbidden"), "{line}");
     assert!(made("v", "viewer").send(&service).await.is_replay());
 }
 

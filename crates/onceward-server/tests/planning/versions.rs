@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::world::{Service, call, get, patch, post};
+use super::world::{ORGANISATION_A, Service, call, eventually, get, patch, post};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b01_reads_have_a_strong_etag_and_bodies_their_revision() {
@@ -84,6 +84,21 @@ async fn b02_if_match_may_come_in_the_query() {
     change("*", "four").send(&service).await.refuses(400, "planning.concurrency_etag_invalid");
     let both = change("3", "four").seen("\"2\"").send(&service).await;
     both.refuses(400, "planning.concurrency_etag_invalid");
+    // Whoever is not known hears that first.
+    for query in ["1&if_match=2", "%zz"] {
+        let malformed = |id| change(query, "four").header("x-request-id", id);
+        malformed("nobody").anonymous().send(&service).await.refuses(401, "auth.required");
+        let refused = malformed("twice").send(&service).await;
+        refused.refuses(400, "planning.concurrency_etag_invalid");
+        assert_eq!(refused.header("x-request-id"), "twice");
+    }
+    let nowhere = patch("/v1/nowhere?if_match=1&if_match=2").send(&service).await;
+    nowhere.refuses(404, "planning.not_found");
+    eventually("a line of the log", async || service.said().contains("twice")).await;
+    let said = service.said();
+    let line = said.lines().find(|line| line.contains("twice")).unwrap();
+    assert!(line.contains("PATCH /v1/projects/{id}") && line.contains("400"), "{line}");
+    assert!(line.contains(ORGANISATION_A), "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

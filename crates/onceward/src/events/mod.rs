@@ -20,6 +20,7 @@ mod packer;
 mod read;
 mod segment;
 mod settle;
+mod space;
 mod store;
 
 pub use append::{Append, AppendMany, AppendVerdict, Appended, ManyVerdict, NewEvent};

@@ -79,6 +79,12 @@ impl Names {
         Subject::new(STORE_TENANT, &space, &self.name)
     }
 
+    /// The document that tells which space the aggregates' marks are in.
+    pub(super) fn allocator(&self) -> Result<Subject, LimitError> {
+        let space = format!("{STORE_SPACE_PREFIX}allocator");
+        Subject::new(STORE_TENANT, &space, &self.name)
+    }
+
     /// The packer's lease.
     pub(super) fn packer(&self) -> Result<Key, LimitError> {
         let scope = format!("{STORE_SPACE_PREFIX}packer");

@@ -76,8 +76,8 @@ impl EventStore {
     /// the last segment, and starts to pack.
     ///
     /// # Errors
-    /// When the object store can't be used, the index and the segments do not belong together, or
-    /// a store gives no answer.
+    /// When the object store can't be used, the index and the segments do not belong together, the
+    /// events are counted in another space, or a store gives no answer.
     pub async fn open(
         engine: Engine,
         objects: impl Into<Objects>,
@@ -85,6 +85,7 @@ impl EventStore {
     ) -> Result<Self, EventsError> {
         let (shared, received) = Shared::new(engine, objects.into(), options)?;
         shared.objects.probe(&shared.names.probe(random_u64())).await?;
+        shared.keep_space().await?;
         shared.recover().await?;
         let packer = Packer::new(shared.clone(), received);
         let tasks = vec![
@@ -99,13 +100,15 @@ impl EventStore {
     /// Opens an event store to look at it: nothing is written anywhere, and appends are refused.
     ///
     /// # Errors
-    /// When a store gives no answer, or the index and the segments do not belong together.
+    /// When a store gives no answer, the index and the segments do not belong together, or the
+    /// events are counted in another space.
     pub async fn open_to_read(
         engine: Engine,
         objects: impl Into<Objects>,
         options: EventStoreOptions,
     ) -> Result<Self, EventsError> {
         let (shared, _) = Shared::new(engine, objects.into(), options)?;
+        shared.check_space().await?;
         shared.look_for_head().await?;
         Ok(Self::of(shared))
     }

@@ -98,6 +98,12 @@ impl Door {
         self
     }
 
+    /// The routes that it stands in front of.
+    #[must_use]
+    pub fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
     /// Takes one request off the caller's allowance over all routes together.
     ///
     /// # Errors

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 
 use futures_util::future::join_all;
+use onceward::core::key::Subject;
+use onceward::engine::STORE_TENANT;
 use onceward::events::{Allocator, AppendVerdict, EventStoreOptions, OnMismatch, Place};
 
 use super::world::{TENANT, World, all, appended, check_order, ids, update};
@@ -17,6 +19,7 @@ on_stores! {
     c04_without_an_expected_number_the_next_one_is_reserved,
     c04_in_caller_mode_the_number_must_be_expected,
     c04_in_listing_mode_the_next_durable_number_is_taken,
+    c11_events_are_counted_in_one_space_for_good,
     c10_aggregate_ids_are_compared_byte_for_byte,
     i12_of_many_racers_for_one_number_one_wins,
     i12_many_writers_leave_every_aggregate_without_gaps,
@@ -142,6 +145,32 @@ async fn c04_in_listing_mode_the_next_durable_number_is_taken(on: On) {
     assert_eq!(numbers, (1..=8).collect());
     let verdict = store.append(&update("a", "x", Some(3))).await.unwrap();
     assert_eq!(verdict, AppendVerdict::SequenceMismatch { current: 8 });
+}
+
+async fn c11_events_are_counted_in_one_space_for_good(on: On) {
+    let world = World::new(on).await;
+    let store = world.store(EventStoreOptions::default()).await;
+    appended(&store, &update("a", "e1", Some(0))).await;
+    store.close().await.unwrap();
+    let elsewhere = EventStoreOptions { allocator_space: "other".into(), ..Default::default() };
+    // Remembered; and by a store of an earlier build not remembered, but seen.
+    let kept = Subject::new(STORE_TENANT, "onceward.allocator", "main").unwrap();
+    for remembered in [true, false] {
+        let refused = world.try_store(elsewhere.clone()).await.err().unwrap();
+        assert_eq!(
+            (refused.code(), refused.is_retryable()),
+            ("events.open", false),
+            "{remembered}"
+        );
+        assert!(refused.to_string().contains("EVENT_STORE_SEQUENCE_SCHEMA"), "{refused}");
+        if remembered {
+            let version = world.engine().see(kept.clone()).await.unwrap().version;
+            world.engine().put(&kept, version, None).await.unwrap();
+        }
+    }
+    let store = world.store(EventStoreOptions::default()).await;
+    appended(&store, &update("a", "e2", Some(1))).await;
+    assert_eq!(ids(&store, "a").await, ["e1", "e2"]);
 }
 
 async fn c10_aggregate_ids_are_compared_byte_for_byte(on: On) {

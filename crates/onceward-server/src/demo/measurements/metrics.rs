@@ -2,7 +2,7 @@
 //!
 //! Rates follow from counters: duplicates of attempts, refusals by their name, hits of looks.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use onceward_reference::measurements::{Action, Happened};
 use prometheus_client::collector::Collector;
@@ -117,15 +117,19 @@ impl Counted {
     }
 }
 
-/// The size of the store's file, looked up when somebody asks.
+/// The size of the store's file and of its log, looked up when somebody asks.
 #[derive(Debug)]
 struct StoreSize(PathBuf);
 
 impl Collector for StoreSize {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let bytes = std::fs::metadata(&self.0).map_or(0, |found| found.len());
+        // Where it is, SQLite keeps what was committed last in a file beside.
+        let mut log = self.0.clone().into_os_string();
+        log.push("-wal");
+        let size = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len());
+        let bytes = size(&self.0) + size(Path::new(&log));
         let gauge = ConstGauge::new(i64::try_from(bytes).unwrap_or(i64::MAX));
-        let help = "Bytes of the store's file, without its log";
+        let help = "Bytes of the store's file and of its write-ahead log";
         let name = "measurements_store_bytes";
         gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
     }
@@ -136,6 +140,23 @@ mod tests {
     use super::*;
     use prometheus_client::encoding::text::encode;
     use std::time::Duration;
+
+    #[test]
+    fn d09_what_is_in_the_log_counts_as_the_stores() {
+        let name = format!("onceward-store-bytes-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let log = file.with_extension("db-wal");
+        let file = file.with_extension("db");
+        std::fs::write(&file, [0; 7]).unwrap();
+        std::fs::write(&log, [0; 5]).unwrap();
+        let mut registry = Registry::with_prefix("onceward");
+        Counted::default().register(&mut registry, Some(file.clone()));
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        assert!(text.contains("onceward_measurements_store_bytes 12\n"), "{text}");
+        std::fs::remove_file(file).unwrap();
+        std::fs::remove_file(log).unwrap();
+    }
 
     #[test]
     fn d09_what_happened_is_in_the_text() {
