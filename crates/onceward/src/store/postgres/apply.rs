@@ -79,7 +79,7 @@ async fn together(
     if lean::fits(group) && !call.group.repeats() && session.prospects.next_tries() {
         match attempt_lean(session, &call, group).await {
             Ok(Some(answers)) => return Ok(answers),
-            // Nothing of it was applied: the longer way tells why, if it is not a race that is over.
+            // Nothing of it was applied: the longer way tells why, unless it was a passing race.
             Ok(None) | Err(Failure::Rejected { .. }) => {}
             Err(broken) => return Err(broken),
         }
