@@ -10,7 +10,7 @@ use http::StatusCode;
 use onceward::engine::EngineError;
 use onceward_core::canonical::Arrays;
 use onceward_core::decide::{Claim, Verdict};
-use onceward_core::diff::differing_pointers;
+use onceward_core::diff::{DifferingPointers, differing_pointers};
 use onceward_core::fingerprint::FingerprintBuilder;
 use onceward_core::guard::{Guard, Rule};
 use onceward_core::key::{Key, Kind, Subject};
@@ -214,7 +214,7 @@ pub(crate) struct VerdictAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     outcome: Option<Box<RawValue>>,
-    /// `mismatch`: JSON pointers that differ, when both payloads are known.
+    /// `mismatch`: JSON pointers that differ, when they are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     differs: Option<Vec<String>>,
     /// `busy`: when it is worth asking again.
@@ -466,7 +466,7 @@ impl Asked {
         let Some(kept) = kept else { return Ok(None) };
         let leaves = &state.keys().leaves;
         let differing = differing_pointers(&kept, &payload.body(), Arrays::Ordered, leaves);
-        Ok(differing.ok().flatten().map(|differing| differing.pointers))
+        Ok(differing.ok().flatten().and_then(DifferingPointers::named))
     }
 }
 

@@ -7,7 +7,7 @@ use http::request::Parts;
 use onceward_core::audit::Trace;
 use onceward_core::canonical::{Arrays, CanonicalError};
 use onceward_core::decide::Claim;
-use onceward_core::diff::{diff_full, differing_pointers};
+use onceward_core::diff::{DifferingPointers, diff_full, differing_pointers};
 use onceward_core::fingerprint::{
     Body as BodyRule, CanonicalBody, Fingerprint, FingerprintBuilder, FingerprintPolicy,
     canonical_bytes, content_hash16,
@@ -105,9 +105,9 @@ impl Admitted {
                 conflict.changes = diff_full(body_before, current, arrays, &policy.mask).ok();
             }
             let differing = differing_pointers(kept, &shown, arrays, leaf_key);
-            conflict.pointers = differing.ok().flatten().map(|found| found.pointers);
+            conflict.pointers = differing.ok().flatten().and_then(DifferingPointers::named);
         } else if let Ok(Some(differing)) = differing_pointers(kept, &body, arrays, leaf_key) {
-            conflict.pointers = Some(differing.pointers);
+            conflict.pointers = differing.named();
         }
         if conflict.original_hash.as_ref() == Some(&conflict.current_hash) {
             // Two equal hashes would deny the conflict. The bodies are the same, and what is around
