@@ -26,8 +26,8 @@ use super::AdminState;
 use super::answer::{Whole, about, json};
 use super::auth::Who;
 use super::fields::{
-    Expected, Field, Fields, FromFields, LeaseMs, Millis, Part, Payload, Position, Reading, Tenant,
-    WaitMs, body, read_object,
+    Expected, Field, Fields, FromFields, LeaseMs, Part, Payload, Position, Reading, Tenant, WaitMs,
+    body, read_object,
 };
 use super::observe::About;
 use super::opaque::reference;
@@ -95,10 +95,10 @@ body! {
         exactly: Option<Expected>,
         /// The claim's own time in milliseconds; the subject moves to the maximum.
         #[schema(value_type = Option<u64>)]
-        not_before: Option<Millis>,
+        not_before: Option<Position>,
         /// With `not_before`: how far it may lie behind the subject. Default: 0.
         #[schema(value_type = Option<u64>)]
-        grace_ms: Option<Millis>,
+        grace_ms: Option<Position>,
     }
 }
 
