@@ -215,13 +215,12 @@ impl Policy {
         // One commit holds no lease: there is none to wait for.
         let lease_ms = if self.commits == Commits::One { 0 } else { self.lease_ms };
         let least = retries_ms.saturating_add(lease_ms).saturating_add(self.wait_ms);
-        if self.retain_errors_ms.min(self.retain_ms) < least {
-            let bound = format!("at least {least} ms: attempts × back-off + lease + wait");
-            return Err(LimitError::new(
-                "retain",
-                self.retain_errors_ms.min(self.retain_ms),
-                bound,
-            ));
+        let kept = [("retain", self.retain_ms), ("retain_errors", self.retain_errors_ms)];
+        for (field, kept_ms) in kept {
+            if kept_ms < least {
+                let bound = format!("at least {least} ms: attempts × back-off + lease + wait");
+                return Err(LimitError::new(field, kept_ms, bound));
+            }
         }
         Ok(())
     }
