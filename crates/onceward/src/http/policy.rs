@@ -17,6 +17,7 @@ use onceward_core::record::{OnAbandoned, Terms};
 use super::authorize::Authorize;
 use super::breaker::BreakerPolicy;
 use super::dialect::Dialect;
+use super::outcome::may_store;
 use super::rate::RateLimit;
 
 /// Longest time an expired key is remembered by default: seven days.
@@ -221,6 +222,11 @@ impl Policy {
                 let bound = format!("at least {least} ms: attempts × back-off + lease + wait");
                 return Err(LimitError::new(field, kept_ms, bound));
             }
+        }
+        if let Some(name) = self.store_headers.iter().find(|name| !may_store(name)) {
+            let bound = "nothing of one connection, one client or one moment: never stored are \
+                         set-cookie, date, hop-by-hop and rate-limit headers and our own";
+            return Err(LimitError::new("store_headers", name, bound));
         }
         Ok(())
     }
