@@ -6,7 +6,7 @@
 use crate::Text;
 use crate::audit::Entry;
 use crate::key::{Key, Subject};
-use crate::limits::{LimitError, MAX_BATCH_BYTES, MAX_BATCH_WRITES};
+use crate::limits::{BATCH_BYTES, BATCH_WRITES, LimitError, MAX_BATCH_BYTES, MAX_BATCH_WRITES};
 use crate::record::{Body, Draft, Mark, Record, Stored};
 use crate::seal::Place;
 use crate::stamp::{At, Fence, Rev, Token};
@@ -182,12 +182,12 @@ impl Batch {
     pub fn validate(&self) -> Result<(), LimitError> {
         if self.writes.len() > MAX_BATCH_WRITES {
             let bound = format!("at most {MAX_BATCH_WRITES}");
-            return Err(LimitError::new("writes in a batch", self.writes.len(), bound));
+            return Err(LimitError::new(BATCH_WRITES, self.writes.len(), bound));
         }
         let bytes = self.bytes();
         if bytes > MAX_BATCH_BYTES {
             let bound = format!("at most {MAX_BATCH_BYTES}");
-            return Err(LimitError::new("bytes in a batch", bytes, bound));
+            return Err(LimitError::new(BATCH_BYTES, bytes, bound));
         }
         for (index, write) in self.writes.iter().enumerate() {
             if self.writes[..index].iter().any(|earlier| same_row(earlier, write)) {

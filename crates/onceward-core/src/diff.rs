@@ -80,6 +80,15 @@ pub struct DifferingPointers {
     pub truncated: bool,
 }
 
+impl DifferingPointers {
+    /// What can be told. None when nothing is known to differ and not everything was compared: an
+    /// empty list would say that the payloads are the same.
+    #[must_use]
+    pub fn named(self) -> Option<Vec<String>> {
+        (!self.pointers.is_empty() || !self.truncated).then_some(self.pointers)
+    }
+}
+
 /// Compares two canonical JSON payloads. Arrays are compared index by index; if their order does
 /// not count, equal items are matched first, then those that share the most members, and the others
 /// pairwise in canonical order. The new payload's arrays may stand in the order they were sent in:

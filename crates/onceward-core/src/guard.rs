@@ -7,6 +7,9 @@ use crate::key::Subject;
 use crate::limits::{LimitError, MAX_POSITION, in_range};
 use crate::zoo::{Bug, planted};
 
+/// A position that no subject ever has, and every store can compare with.
+const NOWHERE: u64 = MAX_POSITION + 1;
+
 /// A rule about one subject.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Guard {
@@ -84,8 +87,8 @@ impl Rule {
     pub fn validate(self) -> Result<(), LimitError> {
         match self {
             Self::Exactly { expected } => in_range("exactly", expected, 0, MAX_POSITION - 1),
-            Self::Next { position } => in_range("next", position, 1, MAX_POSITION),
-            Self::Above { position } => in_range("above", position, 1, MAX_POSITION),
+            Self::Next { position } => in_range("next", position, 0, MAX_POSITION),
+            Self::Above { position } => in_range("above", position, 0, MAX_POSITION),
             Self::NotBefore { at, grace_ms } => {
                 in_range("not_before", at, 0, MAX_POSITION)?;
                 in_range("grace_ms", grace_ms, 0, MAX_POSITION)
@@ -118,6 +121,8 @@ impl Rule {
     pub fn need(self) -> Need {
         match self {
             Self::Exactly { expected } => Need::Is(expected),
+            // Every subject has passed its start: such a claim is always stale.
+            Self::Next { position: 0 } | Self::Above { position: 0 } => Need::Is(NOWHERE),
             Self::Next { position } if planted(Bug::HighWaterMarkSkipsGap) => {
                 Need::AtMost(position.saturating_sub(1))
             }
@@ -173,6 +178,8 @@ mod tests {
             &[(0, Err(Gap)), (1, Err(Gap)), (2, Ok(())), (3, Err(Stale)), (9, Err(Stale))],
         );
         check(Rule::Above { position: 3 }, &[(0, Ok(())), (2, Ok(())), (3, Err(Stale))]);
+        check(Rule::Above { position: 0 }, &[(0, Err(Stale)), (1, Err(Stale))]);
+        check(Rule::Next { position: 0 }, &[(0, Err(Stale)), (1, Err(Stale))]);
         check(
             Rule::NotBefore { at: 1000, grace_ms: 300 },
             &[(0, Ok(())), (1000, Ok(())), (1300, Ok(())), (1301, Err(OutOfOrder))],
@@ -182,7 +189,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_need_holds_exactly_when_the_rule_fits(
-            kind in 0..4u8, n in 1..50u64, grace in 0..9u64, current in 0..60u64,
+            kind in 0..4u8, n in 0..50u64, grace in 0..9u64, current in 0..60u64,
         ) {
             let rule = match kind {
                 0 => Rule::Exactly { expected: n },

@@ -29,6 +29,10 @@ pub const MAX_POSITION: u64 = i64::MAX as u64 - 1;
 /// Bytes of an error text kept with a record; longer ones are cut.
 pub const MAX_ERROR_BYTES: usize = 2_048;
 
+/// What a batch with too many writes, or with too many bytes, is told to have.
+pub(crate) const BATCH_WRITES: &str = "writes in a batch";
+pub(crate) const BATCH_BYTES: &str = "bytes in a batch";
+
 /// A value lies outside its bound.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} is {value}, but must be {bound}")]
@@ -46,6 +50,12 @@ impl LimitError {
     #[expect(clippy::needless_pass_by_value, reason = "callers pass numbers and fresh strings")]
     pub fn new(field: &'static str, value: impl ToString, bound: impl Into<String>) -> Self {
         Self { field, value: value.to_string(), bound: bound.into() }
+    }
+
+    /// Whether something is larger than one commit may be: it never fits, however often it comes.
+    #[must_use]
+    pub fn is_batch_size(&self) -> bool {
+        [BATCH_WRITES, BATCH_BYTES].contains(&self.field)
     }
 }
 

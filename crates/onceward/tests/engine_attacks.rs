@@ -276,7 +276,7 @@ async fn bounds_hold_for_what_is_built_by_hand_too() {
     for bad in [gone_at_once, damaged] {
         assert_eq!(engine.complete(&held, &bad).await.unwrap_err().code(), "limit");
     }
-    for rule in [Rule::Exactly { expected: u64::MAX }, Rule::Next { position: 0 }] {
+    for rule in [Rule::Exactly { expected: u64::MAX }, Rule::Next { position: u64::MAX }] {
         let mut guarded = claim("g", "p");
         guarded.guard = Some(Guard { subject: subject("s"), rule });
         assert_eq!(engine.claim(&guarded).await.unwrap_err().code(), "limit");

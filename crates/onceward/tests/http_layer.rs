@@ -288,6 +288,13 @@ async fn without_a_key_allow_passes_and_derive_makes_one(on: On) {
     assert_eq!(again.header("idempotency-replayed"), Some("true"));
     assert_eq!(derive.post("/payments", None, r#"{"a":2}"#).await.status, 201);
     assert_eq!(derive.ran(), 2);
+    // The same bytes as something else are another request, not a conflict.
+    for _ in 0..2 {
+        let mut text = request("POST", "/payments", None, r#"{"a":2}"#);
+        text.headers_mut().insert("content-type", "text/plain".parse().unwrap());
+        assert_eq!(derive.send(text).await.status, 201);
+    }
+    assert_eq!(derive.ran(), 3);
 }
 
 async fn ruling_5_a_duplicate_waits_for_the_first_and_gets_its_answer(on: On) {
@@ -586,6 +593,17 @@ async fn e04_the_business_dialect_explains_a_conflict_and_marks_an_expired_key(o
         let digits = asked[hash].as_str().unwrap();
         assert!(digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()), "{asked}");
     }
+    assert_ne!(asked["original_hash"], asked["current_hash"]);
+    // Also of a body that is not JSON, and of which only a hash is kept.
+    let text = |body| {
+        let mut text = request("POST", "/payments", Some("text"), body);
+        text.headers_mut().insert("content-type", "text/plain".parse().unwrap());
+        text
+    };
+    place.send(text("one")).await;
+    let conflict = place.send(text("two")).await.json();
+    let asked = &conflict["error"]["details"];
+    assert!(asked["original_hash"].as_str().is_some_and(|hash| hash.len() == 16), "{asked}");
     assert_ne!(asked["original_hash"], asked["current_hash"]);
     place.opened.advance(1_800_000).await;
     let anew = place.post("/payments", Some("k"), &other).await;

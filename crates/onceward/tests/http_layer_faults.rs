@@ -9,14 +9,17 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, Request};
+use axum::http::{HeaderMap, Request, StatusCode};
 use axum::routing::post;
 use http_body_util::BodyExt;
 use onceward::engine::Engine;
-use onceward::http::{Attempt, Door, DoorLimits, Identity, OncewardLayer, Policy, Routes};
+use onceward::http::{
+    Attempt, Door, DoorLimits, Identity, OncewardLayer, PermitText, Policy, Routes,
+};
 use onceward::store::Store;
 use onceward::store::memory::MemoryStore;
 use onceward::testing::faulty::{Fault, FaultPlan, FaultyStore, Method};
+use onceward_core::record::OnAbandoned;
 use onceward_core::stamp::At;
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -65,6 +68,7 @@ fn place(store: Arc<dyn Store>, policy: Policy) -> Arc<Place> {
     let upstream = Arc::new(Upstream { ran: AtomicU64::new(0), started: gate(), go_on });
     let router = Router::new()
         .route("/slow", post(slow))
+        .route("/says", post(says))
         .with_state(upstream.clone())
         .layer(OncewardLayer::new(door));
     Arc::new(Place { router, upstream })
@@ -77,11 +81,15 @@ fn faulty(policy: Policy) -> (Arc<FaultyStore>, Arc<Place>) {
 
 impl Place {
     async fn post(&self) -> Answer {
-        let request = Request::post("/slow")
+        self.send("/slow", "{}").await
+    }
+
+    async fn send(&self, path: &str, body: &str) -> Answer {
+        let request = Request::post(path)
             .header("authorization", "Bearer alice")
             .header("content-type", "application/json")
             .header("idempotency-key", "k")
-            .body(Body::from("{}"))
+            .body(Body::from(body.to_string()))
             .unwrap();
         let (head, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
         let body = body.collect().await.unwrap().to_bytes();
@@ -244,4 +252,51 @@ async fn a_silent_store_is_503_in_time_and_what_it_granted_is_given_back() {
     answer.is("attempt 1", false);
     assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
     assert_eq!(place.ran(), 1);
+}
+
+/// Answers with the status that the body names, and completes nothing.
+async fn says(State(upstream): State<Arc<Upstream>>, body: String) -> (StatusCode, &'static str) {
+    upstream.ran.fetch_add(1, Ordering::SeqCst);
+    (StatusCode::from_bytes(body.as_bytes()).unwrap(), "said")
+}
+
+/// What two requests with one key get when the service completes by itself and has not.
+async fn uncompleted(on_abandoned: OnAbandoned, status: &str) -> (Vec<Answer>, u64) {
+    let permit_text = Some(PermitText(Arc::new(|_, fence| fence.to_string())));
+    let policy = Policy { permit_text, on_abandoned, ..Policy::default() };
+    let place = place(Arc::new(MemoryStore::new()), policy);
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        answers.push(place.send("/says", status).await);
+    }
+    (answers, place.ran())
+}
+
+#[tokio::test]
+async fn ruling_4_an_error_that_completes_nothing_gives_the_key_back() {
+    for on_abandoned in [OnAbandoned::Rerun, OnAbandoned::Hold] {
+        for status in ["401", "404", "408", "422", "429", "500", "503"] {
+            let (answers, ran) = uncompleted(on_abandoned, status).await;
+            assert_eq!(ran, 2, "{status} under {on_abandoned:?}");
+            for answer in answers {
+                assert_eq!(
+                    (answer.status.to_string().as_str(), &answer.body[..]),
+                    (status, &b"said"[..])
+                );
+                assert_eq!(answer.headers["idempotency-stored"], "false");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_success_that_completes_nothing_promises_only_what_the_policy_does() {
+    let problem = |answer: &Answer| serde_json::from_slice::<Value>(&answer.body).unwrap();
+    let (answers, ran) = uncompleted(OnAbandoned::Rerun, "201").await;
+    assert_eq!((answers[0].status, answers[1].status, ran), (502, 502, 2));
+    assert!(problem(&answers[0])["detail"].as_str().unwrap().contains("runs again"));
+    let (answers, ran) = uncompleted(OnAbandoned::Hold, "201").await;
+    assert_eq!((answers[0].status, answers[1].status, ran), (502, 409, 1));
+    assert!(!problem(&answers[0])["detail"].as_str().unwrap().contains("runs again"));
+    assert_eq!(problem(&answers[1])["code"], "idempotency.outcome_unknown");
 }

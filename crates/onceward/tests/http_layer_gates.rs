@@ -528,19 +528,25 @@ async fn identity_headers_are_what_was_identified_on_every_path(on: On) {
     assert_eq!((&unknown["org"], &unknown["user"]), (&Value::Null, &Value::Null));
 }
 
+fn in_dialect(dialect: Dialect) -> Policy {
+    Policy { dialect, ..Policy::default() }
+}
+
 async fn the_policy_document_tells_what_is_enforced(on: On) {
     let business = Policy {
         dialect: Dialect::Business,
         missing_key: MissingKey::Derive,
         per_caller: false,
         retain_ms: 1_800_000,
-        retain_errors_ms: 1_800_000,
+        retain_errors_ms: 1_799_500,
         store_headers: vec![HeaderName::from_static("x-total")],
         ..Policy::default()
     };
     let routes = Routes::written(vec![
         Route::new("POST /payments", Policy::default()).unwrap(),
         Route::new("PUT /holds/{id}", business).unwrap(),
+        Route::new("POST /missions", in_dialect(Dialect::Planning)).unwrap(),
+        Route::new("POST /weights", in_dialect(Dialect::Measurements)).unwrap(),
     ]);
     let engine = engine(on).await;
     let door = door(on, &engine, routes);
@@ -562,7 +568,13 @@ async fn the_policy_document_tells_what_is_enforced(on: On) {
     assert_eq!(routes[0]["statuses"]["refusals"]["idempotency.payload_mismatch"], 422);
     assert_eq!(routes[0]["statuses"]["never_stored"], json!([401, 403, 408, 425, 429, "5xx"]));
     assert_eq!(routes[0]["headers"]["replay"], json!(["idempotency-replayed"]));
-    assert_eq!(routes[1]["statuses"]["refusals"]["idempotency.payload_mismatch"], 409);
+    let refusals = |at: usize| &routes[at]["statuses"]["refusals"];
+    assert_eq!(refusals(1)["IDEMPOTENCY_CONFLICT"], 409);
+    assert_eq!(refusals(1)["idempotency.payload_mismatch"], Value::Null);
+    assert_eq!(refusals(2)["planning.concurrency_etag_required"], 428);
+    assert_eq!(refusals(2)["idempotency.payload_mismatch"], 409);
+    assert_eq!(refusals(3)["IdempotencyKeyReused"], 409);
+    assert_eq!(routes[1]["retention"]["error_s"], json!(1_799.5), "what is true");
     assert_eq!(routes[1]["headers"]["replay"], json!(["x-idempotency-replay"]));
     assert_eq!(routes[1]["scope"], json!(["tenant", "endpoint"]));
     assert!(routes[1]["headers"]["stored"].as_array().unwrap().contains(&json!("x-total")));

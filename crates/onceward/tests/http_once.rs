@@ -16,6 +16,8 @@ use http_body_util::BodyExt;
 use onceward::core::decide::NewJob;
 use onceward::core::fingerprint::fingerprint_bytes;
 use onceward::core::key::{Key, Kind, Subject};
+use onceward::core::limits::MAX_BATCH_BYTES;
+use onceward::core::payload::KeepPayload;
 use onceward::engine::{Engine, Take};
 use onceward::http::{
     Caller, Commits, Dialect, Door, Identity, IfMatch, MissingKey, OncewardLayer, Policy,
@@ -418,11 +420,18 @@ async fn ruling_4_what_is_not_an_outcome_leaves_no_record_and_no_writes(on: On) 
 }
 
 async fn a_handler_that_breaks_off_or_loses_its_writes_has_written_nothing(on: On) {
-    let place = place(on, one()).await;
-    for path in ["/panics", "/forgets", "/too_many"] {
+    let place = place(on, Policy { keep_payload: KeepPayload::Full, ..one() }).await;
+    for path in ["/panics", "/forgets"] {
         let answer = place.post(path, "k", "{}").await;
         answer.problem(502, "upstream.failed");
     }
+    // What does not fit into one commit never will: more writes, or more bytes.
+    let large = format!("\"{}\"", "x".repeat(MAX_BATCH_BYTES));
+    for (path, body) in [("/too_many", "{}"), ("/count", &large)] {
+        let problem = place.post(path, "k", body).await.problem(413, "body.too_large");
+        assert_eq!(problem["retryable"], false);
+    }
+    assert_eq!(place.note().await, None);
     assert_eq!(place.records().await, 0);
 }
 

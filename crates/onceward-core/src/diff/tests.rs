@@ -181,6 +181,7 @@ fn hashed_diffs_admit_what_was_not_kept() {
     let wide = |count: usize, last: u32| format!("[{},{last}]", vec!["0"; count - 1].join(","));
     let found = pointers(&wide(300, 1), &wide(300, 2), KeepPayload::Hashed);
     assert_eq!(found, DifferingPointers { pointers: vec![], truncated: true });
+    assert_eq!(found.named(), None, "an empty list would say that nothing differs");
     let found = pointers(&wide(300, 1), "[7]", KeepPayload::Hashed);
     assert_eq!((found.pointers.len(), found.truncated), (MAX_DIFF_CHANGES, true));
     assert_eq!(found.pointers[..2], ["/0", "/1"]);

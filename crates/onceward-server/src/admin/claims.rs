@@ -10,7 +10,7 @@ use http::StatusCode;
 use onceward::engine::EngineError;
 use onceward_core::canonical::Arrays;
 use onceward_core::decide::{Claim, Verdict};
-use onceward_core::diff::differing_pointers;
+use onceward_core::diff::{DifferingPointers, differing_pointers};
 use onceward_core::fingerprint::FingerprintBuilder;
 use onceward_core::guard::{Guard, Rule};
 use onceward_core::key::{Key, Kind, Subject};
@@ -26,8 +26,8 @@ use super::AdminState;
 use super::answer::{Whole, about, json};
 use super::auth::Who;
 use super::fields::{
-    Expected, Field, Fields, FromFields, LeaseMs, Millis, Part, Payload, Position, Reading, Tenant,
-    WaitMs, body, read_object,
+    Expected, Field, Fields, FromFields, LeaseMs, Part, Payload, Position, Reading, Tenant, WaitMs,
+    body, read_object,
 };
 use super::observe::About;
 use super::opaque::reference;
@@ -95,10 +95,10 @@ body! {
         exactly: Option<Expected>,
         /// The claim's own time in milliseconds; the subject moves to the maximum.
         #[schema(value_type = Option<u64>)]
-        not_before: Option<Millis>,
+        not_before: Option<Position>,
         /// With `not_before`: how far it may lie behind the subject. Default: 0.
         #[schema(value_type = Option<u64>)]
-        grace_ms: Option<Millis>,
+        grace_ms: Option<Position>,
     }
 }
 
@@ -214,7 +214,7 @@ pub(crate) struct VerdictAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     outcome: Option<Box<RawValue>>,
-    /// `mismatch`: JSON pointers that differ, when both payloads are known.
+    /// `mismatch`: JSON pointers that differ, when they are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     differs: Option<Vec<String>>,
     /// `busy`: when it is worth asking again.
@@ -466,7 +466,7 @@ impl Asked {
         let Some(kept) = kept else { return Ok(None) };
         let leaves = &state.keys().leaves;
         let differing = differing_pointers(&kept, &payload.body(), Arrays::Ordered, leaves);
-        Ok(differing.ok().flatten().map(|differing| differing.pointers))
+        Ok(differing.ok().flatten().and_then(DifferingPointers::named))
     }
 }
 

@@ -260,12 +260,10 @@ pub(crate) type LeaseMs = Whole<MIN_LEASE_MS, MAX_LEASE_MS>;
 pub(crate) type WaitMs = Whole<0, WAIT_MS_MAX>;
 /// A retention in milliseconds.
 pub(crate) type RetainMs = Whole<1, MAX_RETAIN_MS>;
-/// A claim's own position.
-pub(crate) type Position = Whole<1, MAX_POSITION>;
 /// A position that is expected to be there.
 pub(crate) type Expected = Whole<0, { MAX_POSITION - 1 }>;
-/// A time or a span as a position.
-pub(crate) type Millis = Whole<0, MAX_POSITION>;
+/// A claim's own position, or a time or a span as one.
+pub(crate) type Position = Whole<0, MAX_POSITION>;
 
 /// JSON that has a canonical form.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
 use onceward::engine::{STORE_SPACE_PREFIX, Take, Taken};
@@ -26,6 +26,7 @@ use super::claims::outcome_json;
 use super::fields::{LeaseMs, Part, Payload, Reading, Tenant, WaitMs, When, Whole, body};
 use super::observe::About;
 use super::opaque::{job_parts, reference};
+use super::params::Segment;
 use super::problem::{Problem, ProblemBody};
 use crate::times::rfc3339;
 
@@ -317,7 +318,7 @@ fn taken_json(state: &AdminState, taken: Taken) -> TakenAnswer {
 pub(crate) async fn pause(
     State(state): State<AdminState>,
     who: Who,
-    Path(queue): Path<String>,
+    Segment(queue): Segment,
 ) -> Result<Response, Problem> {
     set_paused(&state, &who, queue, true).await
 }
@@ -334,7 +335,7 @@ pub(crate) async fn pause(
 pub(crate) async fn resume(
     State(state): State<AdminState>,
     who: Who,
-    Path(queue): Path<String>,
+    Segment(queue): Segment,
 ) -> Result<Response, Problem> {
     set_paused(&state, &who, queue, false).await
 }

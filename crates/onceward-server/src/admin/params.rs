@@ -1,13 +1,19 @@
-//! Parameters of a query, one by one: every bad one is named, unknown ones with a suggestion.
+//! Parameters of a path and of a query, one by one: every bad one is named, unknown ones with a
+//! suggestion. Nothing is read as something else: what is not UTF-8 is refused.
 
-use axum::extract::Query;
+use axum::extract::path::ErrorKind;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequestParts, Path};
 use http::Uri;
+use http::request::Parts;
 use onceward::store::Cursor;
 use onceward_core::key::Kind;
 use onceward_core::record::State;
 
+use super::AdminState;
 use super::fields::{Reading, unknown};
 use super::opaque::{read_cursor, read_reference};
+use super::problem::Problem;
 use crate::cli::{LIMIT_DEFAULT, LIMIT_MAX};
 use crate::export::KeyHash;
 use crate::times::Moment;
@@ -21,19 +27,53 @@ pub(crate) trait Param: Sized {
     fn absent() -> Self;
 }
 
+/// What is said of bytes that are no text.
+const NOT_UNICODE: &str = "must be UTF-8, percent-encoded";
+
+/// The one parameter of a path.
+#[derive(Debug)]
+pub(crate) struct Segment(pub(crate) String);
+
+impl FromRequestParts<AdminState> for Segment {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, state: &AdminState) -> Result<Self, Problem> {
+        let rejected = match Path::<String>::from_request_parts(head, state).await {
+            Ok(Path(text)) => return Ok(Self(text)),
+            Err(rejected) => rejected,
+        };
+        let name = match &rejected {
+            PathRejection::FailedToDeserializePathParams(failed) => match failed.kind() {
+                ErrorKind::InvalidUtf8InPathParam { key } => key,
+                _ => "",
+            },
+            _ => "",
+        };
+        Err(Problem::field(&format!("/{name}"), NOT_UNICODE))
+    }
+}
+
 /// The parameters of a request that were not taken yet.
 pub(crate) struct Given(Vec<(String, String)>);
 
 impl Given {
     /// Reads the query of an address.
     pub(crate) fn of(uri: &Uri, reading: &mut Reading) -> Self {
-        match Query::<Vec<(String, String)>>::try_from_uri(uri) {
-            Ok(Query(given)) => Self(given),
-            Err(_) => {
-                reading.wrong("", "the query is not name=value&…, percent-encoded");
-                Self(Vec::new())
+        let pairs = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+        let mut given = Vec::new();
+        for pair in pairs {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match (decoded(name), decoded(value)) {
+                (Some(name), Some(value)) => given.push((name, value)),
+                // One whose name is no text either is named as it was written.
+                (read, _) => {
+                    let name = read.unwrap_or_else(|| name.into());
+                    let shown: String = name.chars().take(64).collect();
+                    reading.wrong(format!("/{shown}"), NOT_UNICODE);
+                }
             }
         }
+        Self(given)
     }
 
     /// Takes a parameter.
@@ -58,6 +98,22 @@ impl Given {
             reading.wrong(format!("/{shown}"), unknown(&name, known));
         }
     }
+}
+
+/// A part of a query as a form writes it: `+` is a space, and a `%` that begins no encoding is
+/// itself. None when it is no text.
+fn decoded(part: &str) -> Option<String> {
+    let bytes = part.as_bytes();
+    let digit = |at: usize| char::from(*bytes.get(at)?).to_digit(16);
+    let mut text = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let encoded = digit(at + 1).zip(digit(at + 2)).filter(|_| byte == b'%');
+        let encoded = encoded.and_then(|(high, low)| u8::try_from(high << 4 | low).ok());
+        text.push(encoded.unwrap_or(if byte == b'+' { b' ' } else { byte }));
+        at += if encoded.is_some() { 3 } else { 1 };
+    }
+    String::from_utf8(text).ok()
 }
 
 /// How many items of a list are wanted.

@@ -3,7 +3,7 @@
 //! A tenant's token sees and touches that tenant's records only; a reference to another's is
 //! refused before the store is asked, so it tells nothing.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
 use onceward::engine::STORE_SPACE_PREFIX;
@@ -24,7 +24,7 @@ use super::auth::Who;
 use super::claims::SUBJECTS;
 use super::fields::{Field, Json, Reading, body};
 use super::opaque::{cursor, read_reference, reference};
-use super::params::{Limit, params};
+use super::params::{Limit, Segment, params};
 use super::permits::OUTCOME_BYTES_MAX;
 use super::problem::{Problem, ProblemBody};
 use crate::cache::{self, SharedCache};
@@ -245,7 +245,7 @@ async fn page_of_records(state: &AdminState, wanted: Wanted) -> Result<Response,
 pub(crate) async fn show(
     State(state): State<AdminState>,
     who: Who,
-    Path(text): Path<String>,
+    Segment(text): Segment,
 ) -> Result<Response, Problem> {
     let key = referred(&text, &who)?;
     let (now, found) = state.engine().look_at(&key).await?;
@@ -270,7 +270,7 @@ pub(crate) async fn show(
 pub(crate) async fn resolve(
     State(state): State<AdminState>,
     who: Who,
-    Path(text): Path<String>,
+    Segment(text): Segment,
     body: Whole,
 ) -> Result<Response, Problem> {
     let key = referred(&text, &who)?;
@@ -294,7 +294,7 @@ pub(crate) async fn resolve(
 pub(crate) async fn erase(
     State(state): State<AdminState>,
     who: Who,
-    Path(text): Path<String>,
+    Segment(text): Segment,
 ) -> Result<Response, Problem> {
     let key = referred(&text, &who)?;
     let erased = decide(&state, &who, &key, &Resolution::Erase, "erased").await;
@@ -320,7 +320,7 @@ pub(crate) async fn erase(
 pub(crate) async fn retry(
     State(state): State<AdminState>,
     who: Who,
-    Path(text): Path<String>,
+    Segment(text): Segment,
     body: Whole,
 ) -> Result<Response, Problem> {
     let key = referred(&text, &who)?;
@@ -347,7 +347,7 @@ pub(crate) async fn retry(
 pub(crate) async fn discard(
     State(state): State<AdminState>,
     who: Who,
-    Path(text): Path<String>,
+    Segment(text): Segment,
 ) -> Result<Response, Problem> {
     let key = referred(&text, &who)?;
     decide(&state, &who, &key, &Resolution::Discard, "discarded").await

@@ -3,7 +3,7 @@
 //! A tenant's token asks about that tenant alone. A report reads every record of those it is
 //! about; it is for people who look now and then, not for a scraper: that one has `/metrics`.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::AdminState;
 use super::answer::json;
 use super::auth::Who;
-use super::params::params;
+use super::params::{Segment, params};
 use super::problem::{Problem, ProblemBody};
 use crate::report::{Asked, Question, answer};
 use crate::times::Moment;
@@ -66,7 +66,7 @@ pub(crate) struct ReportAnswer {
 pub(crate) async fn show(
     State(state): State<AdminState>,
     who: Who,
-    Path(report): Path<String>,
+    Segment(report): Segment,
     params: ReportParams,
 ) -> Result<Response, Problem> {
     let question = Question::parse(&report).ok_or_else(|| {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
 use onceward::relay::Log;
@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::AdminState;
 use super::answer::json;
 use super::auth::Who;
+use super::params::Segment;
 use super::problem::{Problem, ProblemBody};
 
 /// What a rebuild came to.
@@ -40,7 +41,7 @@ pub(crate) struct RebuiltAnswer {
 pub(crate) async fn rebuild(
     State(state): State<AdminState>,
     who: Who,
-    Path(view): Path<String>,
+    Segment(view): Segment,
 ) -> Result<Response, Problem> {
     who.must_operate()?;
     let none = || {

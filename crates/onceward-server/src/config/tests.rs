@@ -179,6 +179,15 @@ fn bad_files_say_what_would_be_right() {
         ("[[route]]\nretain = \"24h\"".into(), "route[0].match: is missing"),
         (route("retain = \"20s\""), "o.toml:3: route[0].retain: 20000 is out of bounds: at least"),
         (route("retain_errors = \"25h\""), "route[0].retain_errors"),
+        (
+            route("retain = \"24h\"\nretain_errors = \"20s\""),
+            "o.toml:4: route[0].retain_errors: 20000 is out of bounds: at least",
+        ),
+        (
+            route("store_headers = [\"X-Total\", \"Set-Cookie\"]"),
+            "o.toml:3: route[0].store_headers: set-cookie is out of bounds",
+        ),
+        (route("store_headers = [\"X-RateLimit-Limit\"]"), "route[0].store_headers: x-ratelimit"),
         (route("lease = \"10ms\""), "route[0].lease: 10 is out of bounds"),
         (route("wait = \"2m\""), "route[0].wait: 120000"),
         (route("max_stored_bytes = \"2MiB\""), "route[0].max_stored_bytes: 2097152"),

@@ -118,7 +118,10 @@ impl Service<Request<Incoming>> for Connection {
 /// Why a request can't be served at all.
 fn malformed(request: &Request<Incoming>, double: bool) -> Option<&'static str> {
     if double {
-        return Some("it has both Content-Length and Transfer-Encoding");
+        return Some(
+            "it has Content-Length beside Transfer-Encoding, or a Transfer-Encoding other than one \
+             chunked",
+        );
     }
     if *request.method() == Method::CONNECT {
         return Some("this is not a tunnel: CONNECT is not supported");

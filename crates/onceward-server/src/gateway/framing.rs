@@ -1,9 +1,11 @@
 //! Where heads and bodies begin in the bytes of an HTTP/1 connection, to see double framing.
 //!
 //! A request with both `Content-Length` and `Transfer-Encoding` is how requests are smuggled past
-//! a proxy (RFC 9112 §6.1). The HTTP library drops one of the two silently, so that nobody behind
-//! it can tell: this file watches the bytes on their way in and tells which request it was. It
-//! decides nothing; when it loses its place, the library's own reading still holds.
+//! a proxy (RFC 9112 §6.1), and so is a coding that only one of two readers undoes. The HTTP
+//! library drops the length silently and takes every list of codings that ends in `chunked`, so
+//! that nobody behind it can tell: this file watches the bytes on their way in and tells which
+//! request it was. One `chunked` is one framing; every other coding counts as double. It decides
+//! nothing; when it loses its place, the library's own reading still holds.
 //!
 //! It changes one thing. The library answers a control character in a header with a bare 400 of its
 //! own. In a key it gets the high bit set, which the library lets pass and no key may have: so the
@@ -48,6 +50,8 @@ struct Head {
     length: Option<u64>,
     has_length: bool,
     encoded: bool,
+    /// Encoded otherwise than by one `chunked`.
+    otherwise: bool,
 }
 
 impl Framing {
@@ -158,14 +162,16 @@ impl Framing {
             self.head.has_length = true;
             self.head.length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
         } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            let once = !self.head.encoded && value.eq_ignore_ascii_case(b"chunked");
             self.head.encoded = true;
+            self.head.otherwise |= !once;
         }
     }
 
     fn head_ends(&mut self) -> At {
         let head = self.head;
         self.heads += 1;
-        match (head.encoded, head.has_length, head.length) {
+        match (head.encoded, head.has_length || head.otherwise, head.length) {
             (true, true, _) => {
                 self.double = Some(self.heads - 1);
                 At::Off
@@ -208,6 +214,22 @@ mod tests {
         check(&format!("POST / HTTP/1.1\r\n{te}{cl}\r\nabc"), Some(0), 1);
         check("POST / HTTP/1.1\nTransfer-Encoding:x\nContent-Length:\n\n", Some(0), 1);
         check(&format!("POST / HTTP/1.1\r\n{cl}\r\nabc"), None, 1);
+    }
+
+    #[test]
+    fn a_transfer_coding_other_than_one_chunked_is_seen() {
+        let head = |lines: &str| format!("POST / HTTP/1.1\r\n{lines}\r\n");
+        for (lines, double) in [
+            ("transfer-encoding: Chunked\r\n", None),
+            ("transfer-encoding: gzip, chunked\r\n", Some(0)),
+            ("transfer-encoding: chunked, chunked\r\n", Some(0)),
+            ("transfer-encoding: chunked;q=1\r\n", Some(0)),
+            ("transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n", Some(0)),
+            ("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n", Some(0)),
+            ("transfer-encoding:\r\ntransfer-encoding: chunked\r\n", Some(0)),
+        ] {
+            check(&head(lines), double, 1);
+        }
     }
 
     #[test]

@@ -44,7 +44,9 @@ async fn double_framing_is_400_and_closes() {
     let at = target("double_framing").await;
     let chunks = "5\r\n{\"a\":\r\n3\r\n 1}\r\n0\r\n\r\n";
     let (length, chunked) = ("content-length: 3\r\n", "transfer-encoding: chunked\r\n");
-    for both in [format!("{length}{chunked}"), format!("{chunked}{length}")] {
+    let coded = "transfer-encoding: gzip, chunked\r\n".to_string();
+    let framed = [format!("{length}{chunked}"), format!("{chunked}{length}")];
+    for both in framed.into_iter().chain([coded, format!("{chunked}{chunked}")]) {
         let answer = raw(at.address, bytes("/payments", "k", &both, chunks).as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
         assert!(answer.contains("request.malformed"), "{answer}");

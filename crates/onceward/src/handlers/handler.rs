@@ -19,7 +19,7 @@ use onceward_core::decide::{Claim, Effects, Finish, Refusal, Retry, Verdict};
 use onceward_core::fingerprint::FingerprintBuilder;
 use onceward_core::guard::{Guard, Misfit, Rule};
 use onceward_core::key::{Key, Kind, Subject};
-use onceward_core::limits::LimitError;
+use onceward_core::limits::{LimitError, MAX_POSITION, in_range};
 use onceward_core::record::OnDead;
 use onceward_core::retry::Backoff;
 use onceward_core::zoo::{Bug, planted};
@@ -259,6 +259,8 @@ impl Handler {
         claim.trace = trace(event);
         claim.audited = self.0.options.audited;
         let position = event.sequence_number;
+        // The first is 1: an event before it would be taken for one that was handled long ago.
+        in_range("sequence_number", position, 1, MAX_POSITION)?;
         let rule = match self.0.options.order {
             Order::Next if planted(Bug::AboveForPlainEffect) => Rule::Above { position },
             Order::Next => Rule::Next { position },

@@ -7,12 +7,12 @@ use http::request::Parts;
 use onceward_core::audit::Trace;
 use onceward_core::canonical::{Arrays, CanonicalError};
 use onceward_core::decide::Claim;
-use onceward_core::diff::{diff_full, differing_pointers};
+use onceward_core::diff::{DifferingPointers, diff_full, differing_pointers};
 use onceward_core::fingerprint::{
     Body as BodyRule, CanonicalBody, Fingerprint, FingerprintBuilder, FingerprintPolicy,
-    canonical_bytes, content_hash16,
+    canonical_bytes, content_hash16, fingerprint_bytes,
 };
-use onceward_core::header_key::parse_header_key;
+use onceward_core::header_key::{MAX_HEADER_KEY_CHARS, parse_header_key};
 use onceward_core::key::{Key, Kind};
 use onceward_core::payload::KeptPayload;
 
@@ -27,6 +27,11 @@ use crate::cache::Sight;
 
 /// Digits of a hash that a conflict shows (E01).
 const HASH_DIGITS: usize = 16;
+/// Digits of the hash that stands for a part of a derived key that is too long: three such parts
+/// and E01's hash fit into a key.
+const SHORT_DIGITS: usize = 32;
+/// The media type that a payload has when nothing else is said.
+const JSON: &str = "application/json";
 
 /// The key that a request brings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,13 +110,15 @@ impl Admitted {
                 conflict.changes = diff_full(body_before, current, arrays, &policy.mask).ok();
             }
             let differing = differing_pointers(kept, &shown, arrays, leaf_key);
-            conflict.pointers = differing.ok().flatten().map(|found| found.pointers);
+            conflict.pointers = differing.ok().flatten().and_then(DifferingPointers::named);
         } else if let Ok(Some(differing)) = differing_pointers(kept, &body, arrays, leaf_key) {
-            conflict.pointers = Some(differing.pointers);
+            conflict.pointers = differing.named();
         }
-        if conflict.original_hash.as_ref() == Some(&conflict.current_hash) {
-            // Two equal hashes would deny the conflict. The bodies are the same, and what is around
-            // them is not: the whole requests differ.
+        let told = conflict.original_hash.as_ref();
+        if told.is_none_or(|original| *original == conflict.current_hash) {
+            // Two equal hashes would deny the conflict: the bodies are the same, and what is around
+            // them is not. Of a body that was not kept nothing else is known. What differs in both
+            // cases is the whole requests.
             conflict.original_hash = Some(original.short_hex(HASH_DIGITS));
             conflict.current_hash = self.claim.fingerprint.short_hex(HASH_DIGITS);
         }
@@ -145,7 +152,8 @@ pub(super) fn admit(
     let key = match (brought, policy.missing_key) {
         (Brought::Key(key), _) => key,
         (Brought::Nothing, MissingKey::Derive) => {
-            derived(caller, place, head.uri.query().unwrap_or_default(), &canonical)
+            let query = head.uri.query().unwrap_or_default();
+            derived(caller, place, (query, compared_media(&media_type, &canonical)), &canonical)
         }
         (Brought::Nothing, _) => {
             let detail = "send an Idempotency-Key header: 1 to 128 visible ASCII characters";
@@ -212,24 +220,54 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
 /// leaves the header out of a retry means the same.
 fn compared_media<'a>(media_type: &'a str, canonical: &CanonicalBody<'_>) -> &'a str {
     match canonical {
-        CanonicalBody::Json(_) if media_type.is_empty() => "application/json",
+        CanonicalBody::Json(_) if media_type.is_empty() => JSON,
         _ => media_type,
     }
 }
 
 /// E01: tenant without hyphens, method and route, first 16 hex digits of the payload's hash; every
-/// part escaped, so that a colon in one can't imitate another. A query belongs to the payload: who
-/// asks for something else in it means another request, not a conflict.
-fn derived(caller: &Caller, place: &Place, query: &str, canonical: &CanonicalBody<'_>) -> String {
-    let tenant = caller.tenant.replace('-', "");
+/// part escaped, so that a colon in one can't imitate another. A query and a media type that is not
+/// plain JSON belong to the payload: who sends something else in them means another request, not a
+/// conflict.
+fn derived(
+    caller: &Caller,
+    place: &Place,
+    (query, media): (&str, &str),
+    canonical: &CanonicalBody<'_>,
+) -> String {
+    let body = canonical.bytes();
+    let hash = match (media, query) {
+        (JSON, "") => content_hash16(body),
+        (JSON, query) => content_hash16(&[query.as_bytes(), b"\n", body].concat()),
+        (media, query) => {
+            let parts = [media.as_bytes(), b"\n", query.as_bytes(), b"\n", body];
+            content_hash16(&parts.concat())
+        }
+    };
     let (method, path) = place.endpoint.split_once(' ').unwrap_or_default();
     let route = path.trim_matches('/').replace('/', "-");
-    let hash = match query {
-        "" => content_hash16(canonical.bytes()),
-        query => content_hash16(&[query.as_bytes(), b"\n", canonical.bytes()].concat()),
-    };
-    let part = onceward_core::text::escape;
-    format!("{}:{method}:{}:{hash}", part(&tenant), part(&route))
+    let mut parts = [&caller.tenant.replace('-', ""), method, &route].map(key_part);
+    // As few as have to be, the longest first: a key stays readable where it can.
+    while parts.iter().map(|part| part.len() + 1).sum::<usize>() + hash.len() > MAX_HEADER_KEY_CHARS
+    {
+        let Some(longest) = parts.iter_mut().max_by_key(|part| part.len()) else { break };
+        *longest = format!("%~{}", fingerprint_bytes(longest.as_bytes()).short_hex(SHORT_DIGITS));
+    }
+    format!("{}:{hash}", parts.join(":"))
+}
+
+/// A part of a key in the characters that a key may have: every other byte is `%XX`. No part that
+/// was written out begins with `%~`, so none can imitate one that was shortened.
+fn key_part(text: &str) -> String {
+    let mut part = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'%' | b':' => part.push_str(&format!("%{byte:02X}")),
+            b'!'..=b'~' => part.push(char::from(byte)),
+            _ => part.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    part
 }
 
 fn trace(headers: &HeaderMap, caller: &Caller) -> Trace {
@@ -254,5 +292,39 @@ mod tests {
         assert_eq!(compared_media("", &json), "application/json");
         assert_eq!(compared_media("application/vnd.a+json", &json), "application/vnd.a+json");
         assert_eq!(compared_media("", &bytes), "");
+    }
+
+    /// The key that is derived for a tenant and an endpoint.
+    fn key(tenant: &str, endpoint: &str, asked: (&str, &str)) -> String {
+        let caller = Caller { tenant: tenant.into(), caller: "ada".into() };
+        let place = Place { endpoint: endpoint.into(), values: Vec::new(), route: None };
+        derived(&caller, &place, asked, &CanonicalBody::Json(b"{}".to_vec()))
+    }
+
+    #[test]
+    fn e01_a_derived_key_is_one_that_a_client_could_have_sent() {
+        let plain = ("", JSON);
+        assert_eq!(key("a-b", "POST /x/y", plain), "ab:POST:x-y:44136fa355b3678a");
+        assert_eq!(key("ü 1:%", "POST /x", plain), "%C3%BC%201%3A%25:POST:x:44136fa355b3678a");
+        let (long, longer) = ("a".repeat(512), "ä".repeat(256));
+        let route = format!("POST /{}", "r".repeat(400));
+        let mut seen = std::collections::HashSet::new();
+        for tenant in ["a", "b", &long, &long[1..], &longer] {
+            for endpoint in ["POST /x", "PUT /x", &route, &route[..399]] {
+                let key = key(tenant, endpoint, plain);
+                assert_eq!(parse_header_key(key.as_bytes()).unwrap(), key);
+                assert!(seen.insert(key), "{tenant} {endpoint}");
+            }
+        }
+        assert!(key(&long, "POST /x", plain).ends_with(":POST:x:44136fa355b3678a"));
+    }
+
+    #[test]
+    fn e01_another_query_or_media_type_is_another_derived_key() {
+        let asked =
+            [("", JSON), ("a=1", JSON), ("", ""), ("", "text/plain"), ("a=1", "text/plain")];
+        let keys: std::collections::HashSet<_> =
+            asked.into_iter().map(|asked| key("t", "POST /x", asked)).collect();
+        assert_eq!(keys.len(), asked.len());
     }
 }

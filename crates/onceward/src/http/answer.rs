@@ -70,8 +70,43 @@ pub(super) fn correlate(headers: &mut HeaderMap, of_request: Option<HeaderValue>
     }
 }
 
-/// Whether a response never ends by itself.
+/// Whether a response is sent piece by piece and may never end by itself. Media types are compared
+/// without regard to case (RFC 9110, section 8.3.1).
 pub(super) fn is_stream(content_type: Option<&HeaderValue>) -> bool {
-    const STREAMS: [&[u8]; 2] = [b"text/event-stream", b"multipart/x-mixed-replace"];
-    content_type.is_some_and(|value| STREAMS.iter().any(|name| value.as_bytes().starts_with(name)))
+    const STREAMS: [&str; 6] = [
+        "text/event-stream",
+        "multipart/x-mixed-replace",
+        "application/x-ndjson",
+        "application/ndjson",
+        "application/json-seq",
+        "application/stream+json",
+    ];
+    let Some(value) = content_type.map(HeaderValue::as_bytes) else { return false };
+    let named = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    STREAMS.iter().any(|name| named.eq_ignore_ascii_case(name.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_known_by_their_media_type_in_any_spelling() {
+        for (media_type, expected) in [
+            ("text/event-stream", true),
+            ("Text/Event-Stream;charset=utf-8", true),
+            ("multipart/x-mixed-replace; boundary=b", true),
+            ("application/x-ndjson", true),
+            ("application/NDJSON ; charset=utf-8", true),
+            ("application/json-seq", true),
+            ("application/stream+json", true),
+            ("application/json", false),
+            ("text/event-streams", false),
+            ("", false),
+        ] {
+            let value = HeaderValue::from_static(media_type);
+            assert_eq!(is_stream(Some(&value)), expected, "{media_type}");
+        }
+        assert!(!is_stream(None));
+    }
 }

@@ -67,9 +67,9 @@ fn route(endpoint: &str, policy: &Policy) -> Value {
         },
         "scope": scope,
         "retention": {
-            "success_s": policy.retain_ms / 1_000,
-            "error_s": policy.retain_errors_ms / 1_000,
-            "expired_key_s": policy.terms().remember_ms / 1_000,
+            "success_s": seconds(policy.retain_ms),
+            "error_s": seconds(policy.retain_errors_ms),
+            "expired_key_s": seconds(policy.terms().remember_ms),
         },
         "in_flight": { "wait_ms": policy.wait_ms },
         "if_match": match policy.if_match {
@@ -84,12 +84,29 @@ fn route(endpoint: &str, policy: &Policy) -> Value {
     })
 }
 
-/// Which statuses are stored, and which status each refusal has in the route's dialect.
+/// A time in seconds: whole where it is, and never another one than is kept.
+fn seconds(ms: u64) -> Value {
+    match ms % 1_000 {
+        0 => json!(ms / 1_000),
+        _ => json!(ms as f64 / 1_000.0),
+    }
+}
+
+/// What a dialect calls a refusal, read from how it says it: a problem's `code`, or an `error` that
+/// is a word or has a code. One that says none of them is given the standard word.
+fn named(said: &[u8], code: Code) -> String {
+    let said: Value = serde_json::from_slice(said).unwrap_or_default();
+    let words = [&said["code"], &said["error"]["code"], &said["error"]];
+    let word = words.into_iter().find_map(Value::as_str);
+    word.unwrap_or(code.meaning().code).to_string()
+}
+
+/// Which statuses are stored, and each refusal by its name in the route's dialect, with its status.
 fn statuses(policy: &Policy) -> Value {
     let speaker = policy.dialect.speaker();
     let said = |code: Code| {
         let response = speaker.refuse(&Refusal::new(code, ""), "");
-        (code.meaning().code.to_string(), json!(response.status().as_u16()))
+        (named(response.body(), code), json!(response.status().as_u16()))
     };
     let refusals: Map<String, Value> = Code::ALL.into_iter().map(said).collect();
     let kept = |wanted: Keep| -> Vec<u16> {

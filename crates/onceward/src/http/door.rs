@@ -470,6 +470,9 @@ pub(super) fn silent_store() -> Refusal {
 /// The refusal for a store that gives no answer.
 pub(super) fn no_answer(error: &EngineError) -> Refusal {
     match error {
+        EngineError::Limit(limit) if limit.is_batch_size() => {
+            Refusal::new(Code::BodyTooLarge, format!("it does not fit into one commit: {limit}"))
+        }
         EngineError::Limit(limit) => Refusal::new(Code::BadRequest, limit.to_string()),
         EngineError::Store(StoreError::Corrupt(_)) => {
             Refusal::new(Code::Damaged, "what is stored for this key is damaged")

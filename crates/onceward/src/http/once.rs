@@ -212,6 +212,11 @@ impl OneCommit<'_> {
         let committing = self.door.engine.run_once(&self.admitted.claim, &completion);
         let committed = self.door.in_time(committing).await?;
         committed.map_err(|error| match error {
+            // What is too large stays so: a retry could only be refused again.
+            EngineError::Limit(limit) if limit.is_batch_size() => Refusal::new(
+                Code::BodyTooLarge,
+                format!("it does not fit into one commit, nothing was written: {limit}"),
+            ),
             // The client's part was checked at the door: these bounds are the handler's.
             EngineError::Limit(limit) => Refusal::new(
                 Code::UpstreamFailed,

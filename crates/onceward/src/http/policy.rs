@@ -17,6 +17,7 @@ use onceward_core::record::{OnAbandoned, Terms};
 use super::authorize::Authorize;
 use super::breaker::BreakerPolicy;
 use super::dialect::Dialect;
+use super::outcome::may_store;
 use super::rate::RateLimit;
 
 /// Longest time an expired key is remembered by default: seven days.
@@ -215,13 +216,17 @@ impl Policy {
         // One commit holds no lease: there is none to wait for.
         let lease_ms = if self.commits == Commits::One { 0 } else { self.lease_ms };
         let least = retries_ms.saturating_add(lease_ms).saturating_add(self.wait_ms);
-        if self.retain_errors_ms.min(self.retain_ms) < least {
-            let bound = format!("at least {least} ms: attempts × back-off + lease + wait");
-            return Err(LimitError::new(
-                "retain",
-                self.retain_errors_ms.min(self.retain_ms),
-                bound,
-            ));
+        let kept = [("retain", self.retain_ms), ("retain_errors", self.retain_errors_ms)];
+        for (field, kept_ms) in kept {
+            if kept_ms < least {
+                let bound = format!("at least {least} ms: attempts × back-off + lease + wait");
+                return Err(LimitError::new(field, kept_ms, bound));
+            }
+        }
+        if let Some(name) = self.store_headers.iter().find(|name| !may_store(name)) {
+            let bound = "nothing of one connection, one client or one moment: never stored are \
+                         set-cookie, date, hop-by-hop and rate-limit headers and our own";
+            return Err(LimitError::new("store_headers", name, bound));
         }
         Ok(())
     }

@@ -205,8 +205,9 @@ pub struct Refusal {
 pub struct Conflict {
     /// The key as the client knows it.
     pub key: String,
-    /// First 16 hex digits of the hash of the first body, when it was kept; of the whole request's
-    /// when the bodies are the same and the query or the media type is not.
+    /// First 16 hex digits of the hash of the first body, when it was kept in full; of the whole
+    /// request's when it was not, or when the bodies are the same and the query or the media type
+    /// is not.
     pub original_hash: Option<String>,
     /// The same of this request.
     pub current_hash: String,

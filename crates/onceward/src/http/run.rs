@@ -13,7 +13,7 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body as HttpBody;
 use onceward_core::decide::{Finish, Permit};
 use onceward_core::outcome_policy::{Keep, keep};
-use onceward_core::record::State;
+use onceward_core::record::{OnAbandoned, State};
 use tower_service::Service;
 
 use super::answer::{correlate, is_stream, spoken};
@@ -24,6 +24,7 @@ use super::names;
 use super::outcome::StoredResponse;
 use super::policy::Policy;
 use super::refusal::{Code, Refusal};
+use crate::engine::EngineError;
 
 /// What a service's error means for the effect of its request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -178,8 +179,9 @@ impl Run<'_> {
         }
     }
 
-    /// The answer of a handler that completes by itself: what it recorded. Without a record nothing
-    /// was committed; its refusal is passed on, and a retry may run.
+    /// The answer of a handler that completes by itself: what it recorded. What it commits would
+    /// have come with a record, so an error without one has done nothing: it is passed on, and the
+    /// key is given back. A success without one contradicts itself, and nobody knows what it did.
     async fn completed_elsewhere<R>(
         &mut self,
         mut head: http::response::Parts,
@@ -193,25 +195,71 @@ impl Run<'_> {
         if let Some(response) = self.recorded().await? {
             return Ok(response);
         }
-        let why = "the upstream answered without completing";
-        match self.door.engine.abandon(self.permit, why).await {
-            // Its transaction was still at the commit, or it has said itself that it failed.
-            Ok(Finish::Lost) if !self.failed_by_itself().await? => {
-                return self.recorded_or_lost().await;
+        if !head.status.is_client_error() && !head.status.is_server_error() {
+            return self.success_without_record().await;
+        }
+        let most = self.policy.max_stored_bytes;
+        let mut share = self.door.gates.answer_share(self.permit.key().tenant_column());
+        let body = if is_stream(head.headers.get(CONTENT_TYPE)) {
+            Buffered::TooLarge(Bytes::new(), body)
+        } else {
+            match self.renewing(buffer(body, most, &mut share)).await {
+                Err(Lost::Overtaken) => return self.recorded_or_lost().await,
+                read => read?,
             }
-            Ok(_) => {}
-            // Nobody knows what it has committed, or will.
-            Err(error) => return Err(Lost::Refused(not_recorded(&error))),
+        };
+        let body = match body {
+            Buffered::Whole(bytes) => Body::from(share.hold(bytes)),
+            Buffered::TooLarge(read, rest) | Buffered::NoRoom(read, rest) => {
+                Body::live(Resumed { read: Some(share.hold(read)), rest })
+            }
+            // Half an error is not known to be one.
+            Buffered::Broken(error) => return self.broke_off(&error).await,
+        };
+        let released = self.door.engine.release(self.permit).await;
+        if let Some(response) = self.ended_by_itself(released).await? {
+            return Ok(response);
         }
-        if head.status.is_client_error() || head.status.is_server_error() {
-            names::strip_ours(&mut head.headers);
-            head.headers.insert(names::STORED, HeaderValue::from_static("false"));
-            let body = Body::live(Resumed { read: None, rest: body });
-            return Ok(Response::from_parts(head, body));
+        names::strip_ours(&mut head.headers);
+        head.headers.insert(names::STORED, HeaderValue::from_static("false"));
+        Ok(Response::from_parts(head, body))
+    }
+
+    /// The handler says that it has succeeded and has recorded nothing: whatever it did, it did
+    /// outside of the transaction that completes, so the attempt ends as any whose end is unknown.
+    async fn success_without_record(&self) -> Result<Response<Body>, Lost> {
+        let why = "the upstream answered without completing";
+        let abandoned = self.door.engine.abandon(self.permit, why).await;
+        if let Some(response) = self.ended_by_itself(abandoned).await? {
+            return Ok(response);
         }
-        let detail = "the upstream answered without completing; nothing is recorded, and a retry \
-                      with the same key runs again";
+        let detail = match self.permit.record.terms.on_abandoned {
+            OnAbandoned::Rerun => {
+                "the upstream answered without completing; nothing is recorded, and a retry with \
+                 the same key runs again"
+            }
+            OnAbandoned::Hold => {
+                "the upstream answered without completing; nothing is recorded, whether it had \
+                 its effect is not known, and the key is held until someone resolves it"
+            }
+        };
         Err(Lost::Refused(Refusal::new(Code::UpstreamFailed, detail)))
+    }
+
+    /// What we come too late to end: its transaction was still at the commit, which is the answer,
+    /// or it has said itself that it failed, which is none.
+    async fn ended_by_itself(
+        &self,
+        finished: Result<Finish, EngineError>,
+    ) -> Result<Option<Response<Body>>, Lost> {
+        match finished {
+            Ok(Finish::Lost) if !self.failed_by_itself().await? => {
+                self.recorded_or_lost().await.map(Some)
+            }
+            Ok(_) => Ok(None),
+            // Nobody knows what it has committed, or will.
+            Err(error) => Err(Lost::Refused(not_recorded(&error))),
+        }
     }
 
     /// The handler broke off. What it committed counts; otherwise the permit ends.

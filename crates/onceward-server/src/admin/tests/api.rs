@@ -132,3 +132,35 @@ async fn the_documentations_commands_run_as_they_are_printed() {
     assert!(run.status.success(), "{said}\n{failed}");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn what_is_not_utf_8_is_400_and_named_in_paths_and_queries() {
+    let server = Server::start("not-utf-8").await;
+    for (method, path, pointers) in [
+        (Method::GET, "/v1/records/%ff", &["/ref"][..]),
+        (Method::DELETE, "/v1/records/a%ff", &["/ref"]),
+        (Method::POST, "/v1/records/%ff/resolve", &["/ref"]),
+        (Method::POST, "/v1/dead/%ff/retry", &["/ref"]),
+        (Method::POST, "/v1/dead/%ff/discard", &["/ref"]),
+        (Method::POST, "/v1/queues/%ff/pause", &["/queue"]),
+        (Method::POST, "/v1/queues/%c3%28/resume", &["/queue"]),
+        (Method::GET, "/v1/reports/%ff", &["/report"]),
+        (Method::POST, "/v1/views/%ff/rebuild", &["/view"]),
+        (Method::GET, "/v1/records?tenant=%ff", &["/tenant"]),
+        (Method::GET, "/v1/marks?tenant=a%ff&limit=0", &["/tenant", "/limit"]),
+        (Method::GET, "/v1/audit?%ff=1", &["/%ff"]),
+    ] {
+        let reply = server.call(Some(OPERATOR), method, path, "").await;
+        let problem = reply.problem(400);
+        let errors = problem["errors"].as_array().unwrap();
+        let named: Vec<_> = errors.iter().map(|error| error["pointer"].as_str().unwrap()).collect();
+        assert_eq!(
+            (named, &problem["code"]),
+            (pointers.to_vec(), &"request.invalid".into()),
+            "{path}"
+        );
+    }
+    let fine = server.get("/v1/records?tenant=%C3%BC+1%2B%&scope=").await.problem(400);
+    assert_eq!(fine["errors"].as_array().unwrap().len(), 1, "only the empty one: {fine}");
+    server.stop().await;
+}

@@ -138,9 +138,16 @@ async fn guards_are_checked_at_the_claim_and_at_the_completion() {
         (json!({"subject": "cart/1", "above": 1}), "stale"),
         (json!({"subject": "cart/1", "next": 1}), "stale"),
         (json!({"subject": "cart/1", "next": 3}), "gap"),
+        (json!({"subject": "cart/1", "above": 0}), "stale"),
+        (json!({"subject": "cart/1", "next": 0}), "stale"),
     ] {
         let refused = verdict(&server, guarded("c", rule)).await;
         assert_eq!((&refused["verdict"], &refused["current"]), (&expected.into(), &1.into()));
+    }
+    // A subject starts at 0, so nothing is below it.
+    for rule in ["above", "next"] {
+        let refused = verdict(&server, guarded("d", json!({"subject": "new", rule: 0}))).await;
+        assert_eq!((&refused["verdict"], &refused["current"]), (&"stale".into(), &0.into()));
     }
     let at = |ms: u64| json!({"subject": "clock", "not_before": ms, "grace_ms": 10});
     let first = verdict(&server, guarded("t1", at(1_000))).await;
@@ -248,7 +255,7 @@ async fn every_bad_field_of_a_claim_is_named() {
     assert_eq!(errors(both).await, ["/fingerprint"]);
     let rules = with(claim("k"), "guard", json!({"subject": "s", "above": 1, "next": 2}));
     assert_eq!(errors(rules).await, ["/guard"]);
-    let none = with(claim("k"), "guard", json!({"subject": "s", "next": 0}));
+    let none = with(claim("k"), "guard", json!({"subject": "s", "next": -1}));
     assert_eq!(errors(none).await, ["/guard/next"]);
     let long = with(claim(&"x".repeat(513)), "lease_ms", 86_400_001.into());
     assert_eq!(errors(long).await, ["/id", "/lease_ms"]);
