@@ -70,17 +70,10 @@ pub(super) fn correlate(headers: &mut HeaderMap, of_request: Option<HeaderValue>
     }
 }
 
-/// Whether a response is sent piece by piece and may never end by itself. Media types are compared
-/// without regard to case (RFC 9110, section 8.3.1).
+/// Whether a response never ends by itself. Media types are compared without regard to case (RFC
+/// 9110, section 8.3.1).
 pub(super) fn is_stream(content_type: Option<&HeaderValue>) -> bool {
-    const STREAMS: [&str; 6] = [
-        "text/event-stream",
-        "multipart/x-mixed-replace",
-        "application/x-ndjson",
-        "application/ndjson",
-        "application/json-seq",
-        "application/stream+json",
-    ];
+    const STREAMS: [&str; 2] = ["text/event-stream", "multipart/x-mixed-replace"];
     let Some(value) = content_type.map(HeaderValue::as_bytes) else { return false };
     let named = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     STREAMS.iter().any(|name| named.eq_ignore_ascii_case(name.as_bytes()))
@@ -96,10 +89,7 @@ mod tests {
             ("text/event-stream", true),
             ("Text/Event-Stream;charset=utf-8", true),
             ("multipart/x-mixed-replace; boundary=b", true),
-            ("application/x-ndjson", true),
-            ("application/NDJSON ; charset=utf-8", true),
-            ("application/json-seq", true),
-            ("application/stream+json", true),
+            ("application/x-ndjson", false),
             ("application/json", false),
             ("text/event-streams", false),
             ("", false),
