@@ -193,6 +193,25 @@ fn canonical(body: &str, arrays: Arrays) -> Vec<u8> {
     canonical_bytes(body.as_bytes(), &policy).expect("a document has a canonical form")
 }
 
+/// Floats that lie exactly between two shortest spellings: a random document hardly ever has one.
+#[test]
+fn a07_of_two_shortest_spellings_the_even_one_is_taken() {
+    for (written, spelled) in [
+        ("780879981006526.25", "780879981006526.2"),
+        ("-780879981006526.25", "-780879981006526.2"),
+        ("780879981006526.75", "780879981006526.8"),
+        ("562949953421312.125", "562949953421312.1"),
+        ("1125899906842624.25", "1125899906842624.2"),
+        ("562949953421312.375", "562949953421312.4"),
+    ] {
+        let oracle: Value = serde_json::from_str(written).expect("a number");
+        let expected = serde_json_canonicalizer::to_vec(&oracle).expect("the oracle accepts it");
+        let found = canonical(written, Arrays::Ordered);
+        assert_eq!(String::from_utf8_lossy(&found), String::from_utf8_lossy(&expected));
+        assert_eq!(String::from_utf8_lossy(&found), spelled);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 

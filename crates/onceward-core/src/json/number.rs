@@ -30,6 +30,8 @@ const MIN_POINT: i64 = -324;
 /// A decimal of at most this many significant digits survives the way through a float and back
 /// (DBL_DIG of C), so its own digits are the shortest ones and no float needs to be made.
 const EXACT_DIGITS: usize = 15;
+/// Digits behind the first with which every float is written out exactly.
+const ALL_DIGITS: usize = 766;
 
 /// Where the parts of a literal lie, in bytes from its start (the sign is at 0).
 pub(super) struct Literal {
@@ -163,8 +165,31 @@ fn layout_float(float: f64, out: &mut String) {
     let _ = write!(out, "{float:e}");
     let scientific = out.split_off(from);
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    let digits = mantissa.replace('.', "");
+    let mut digits = mantissa.replace('.', "");
+    even_of_two(float, &mut digits);
     layout(&digits, exponent.parse::<i64>().unwrap_or(0) + 1, out);
+}
+
+/// Where the float lies exactly between two shortest spellings, ECMAScript's Number::toString takes
+/// the even one, and Rust the upper.
+fn even_of_two(float: f64, digits: &mut String) {
+    let last = digits.chars().next_back().and_then(|last| last.to_digit(10)).unwrap_or_default();
+    // With fewer digits no two spellings name one float.
+    if digits.len() <= EXACT_DIGITS || last % 2 == 0 {
+        return;
+    }
+    let head = &digits[..digits.len() - 1];
+    let lower = format!("{head}{}", last - 1);
+    let exact = format!("{float:.ALL_DIGITS$e}");
+    let (mantissa, exponent) = exact.split_once('e').unwrap_or((&exact, "0"));
+    let exact = mantissa.replace('.', "");
+    let is_between = exact.trim_end_matches('0') == format!("{lower}5");
+    // Below a power of two floats are closer together: there the lower one may name another.
+    let (first, rest) = lower.split_at(1);
+    let names_it = format!("{first}.{rest}e{exponent}").parse() == Ok(float);
+    if is_between && names_it {
+        *digits = lower;
+    }
 }
 
 /// Writes 0.DIGITS times ten to the power of `point` as ECMAScript's Number::toString would.
