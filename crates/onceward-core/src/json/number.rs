@@ -175,7 +175,7 @@ fn layout_float(float: f64, out: &mut String) {
 fn even_of_two(float: f64, digits: &mut String) {
     let last = digits.chars().next_back().and_then(|last| last.to_digit(10)).unwrap_or_default();
     // With fewer digits no two spellings name one float.
-    if digits.len() <= EXACT_DIGITS || last % 2 == 0 {
+    if digits.len() <= EXACT_DIGITS || last.is_multiple_of(2) {
         return;
     }
     let head = &digits[..digits.len() - 1];
