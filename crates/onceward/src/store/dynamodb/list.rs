@@ -277,7 +277,7 @@ async fn due(
     let now = table.dates.now();
     let shards = (0..INDEX_SHARDS)
         .map(|shard| due_shard(table, names::due_partition(queue, shard), after, now, most));
-    merge(try_join_all(shards).await?, most)
+    Ok(merge(try_join_all(shards).await?, most))
 }
 
 /// Walks one partition by priority. What is not due yet ends a priority, and the next is begun.
@@ -287,7 +287,7 @@ async fn due_shard(
     after: Option<&str>,
     now: At,
     most: usize,
-) -> Result<Vec<(String, Item)>, Failure> {
+) -> Result<Vec<(String, Record)>, Failure> {
     let mut found = Vec::new();
     let mut from = after.unwrap_or("0#").to_string();
     loop {
@@ -313,7 +313,7 @@ async fn due_shard(
             from.clone_from(&place);
             if after != Some(place.as_str()) && found.last().is_none_or(|(last, _)| *last != place)
             {
-                found.push((place, item));
+                found.extend(read_sound(&item)?.map(|record| (place, record)));
             }
         }
         match jump {
@@ -352,7 +352,7 @@ async fn sweepable(
             for item in items {
                 let place = index_place(&item, "sweep_sk")?;
                 if after != Some(place.as_str()) {
-                    found.push((place, item));
+                    found.extend(read_sound(&item)?.map(|record| (place, record)));
                 }
             }
             if more.is_none() || found.len() >= most {
@@ -361,7 +361,7 @@ async fn sweepable(
             next = more;
         }
     });
-    merge(try_join_all(shards).await?, most)
+    Ok(merge(try_join_all(shards).await?, most))
 }
 
 fn index_place(item: &Item, name: &str) -> Result<String, Failure> {
@@ -369,19 +369,19 @@ fn index_place(item: &Item, name: &str) -> Result<String, Failure> {
     place.map(Into::into).ok_or_else(|| Failure::corrupt("an indexed item without its place"))
 }
 
-/// The first records of several partitions, in the order of their places. A damaged one is left
-/// out: it must not keep the others from being taken or swept, and whoever loads it is told.
-fn merge(shards: Vec<Vec<(String, Item)>>, most: usize) -> Result<Vec<Record>, Failure> {
+/// The first records of several partitions, in the order of their places.
+fn merge(shards: Vec<Vec<(String, Record)>>, most: usize) -> Vec<Record> {
     let mut found: Vec<_> = shards.into_iter().flatten().collect();
     found.sort_by(|one, other| one.0.cmp(&other.0));
     found.truncate(most);
-    let mut records = Vec::new();
-    for (_, item) in &found {
-        match rows::read_listed(item) {
-            Ok(record) => records.extend(record),
-            Err(Failure::Store(StoreError::Corrupt(_))) => {}
-            Err(failure) => return Err(failure),
-        }
+    found.into_iter().map(|(_, record)| record).collect()
+}
+
+/// An indexed record. A damaged one is left out: it must not keep the others from being taken or
+/// swept, and whoever loads it is told.
+fn read_sound(item: &Item) -> Result<Option<Record>, Failure> {
+    match rows::read_listed(item) {
+        Err(Failure::Store(StoreError::Corrupt(_))) => Ok(None),
+        read => read,
     }
-    Ok(records)
 }

@@ -2,11 +2,13 @@
 //!
 //! Cursors mean what the memory store's mean: the place of the last item in the order of the list,
 //! so that what was taken in between is gone and the rest follows. A page is filled with one item
-//! more than was asked for; that one tells whether there is a next page. A damaged row fails its
-//! page; it is never handed out.
+//! more than was asked for; that one tells whether there is a next page. A damaged row is never
+//! handed out: it fails its page, but where jobs are taken or records swept it is passed over,
+//! because it must not stop a queue or the sweep for everyone.
 
 use std::cmp::Ordering;
 
+use onceward_core::Bytes;
 use onceward_core::key::{Key, Kind, Subject};
 use onceward_core::record::Record;
 use onceward_core::stamp::At;
@@ -37,8 +39,8 @@ pub(super) async fn list(
     limit: usize,
 ) -> Result<Page, StoreError> {
     let start = Start::read(what, after)?;
-    if let List::Due { queue } = what {
-        return due(lease, queue, &start, limit).await;
+    if let List::Due { .. } | List::Sweepable = what {
+        return sound(lease, what, start, limit).await;
     }
     let (now, rows) =
         pages(&lease.session, what, &start, limit).await.map_err(Failure::into_store_error)?;
@@ -46,9 +48,9 @@ pub(super) async fn list(
     let more = rows.len() > limit;
     let shown = &rows[..rows.len().min(limit)];
     let (items, last) = match what {
-        List::Due { .. } | List::Records { .. } | List::Sweepable => {
+        List::Due { .. } | List::Sweepable | List::Records { .. } => {
             let records: Vec<_> = shown.iter().map(rows::read_record).collect::<Result<_, _>>()?;
-            let last = records.last().map(|record| place_in(what, record));
+            let last = records.last().map(|record| record.key.to_string());
             (Items::Records(records), last)
         }
         List::Marks { tenant, .. } => {
@@ -72,12 +74,65 @@ pub(super) async fn list(
     Ok(Page { now, items, payloads: Vec::new(), next: last.filter(|_| more).map(Cursor) })
 }
 
+/// Records that can be read, until the page is full of them or the list ends.
+async fn sound(
+    lease: Lease,
+    what: &List,
+    mut start: Start,
+    limit: usize,
+) -> Result<Page, StoreError> {
+    let (mut records, mut payloads) = (Vec::new(), Vec::new());
+    let now = loop {
+        let left = limit - records.len();
+        let (now, rows) = match what {
+            List::Due { queue } => due(&lease.session, queue, &start, left).await?,
+            _ => {
+                let page = pages(&lease.session, what, &start, left).await;
+                page.map_err(Failure::into_store_error)?
+            }
+        };
+        for row in &rows {
+            match read_listed(what, row) {
+                Ok((record, payload)) => {
+                    records.push(record);
+                    payloads.push(payload);
+                }
+                Err(StoreError::Corrupt(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match rows.last() {
+            // The page is not full because of damaged ones: it goes on behind the last of them.
+            Some(last) if rows.len() > left && records.len() <= limit => {
+                start = Start::behind(what, last)?;
+            }
+            _ => break now,
+        }
+    };
+    lease.give_back();
+    let more = records.len() > limit;
+    records.truncate(limit);
+    payloads.truncate(limit);
+    if !matches!(what, List::Due { .. }) {
+        payloads.clear();
+    }
+    let next = records.last().filter(|_| more).map(|last| Cursor(place_in(what, last)));
+    Ok(Page { now, items: Items::Records(records), payloads, next })
+}
+
+/// A record, and what a list of due jobs brings along.
+fn read_listed(what: &List, row: &Row) -> Result<(Record, Option<Bytes>), StoreError> {
+    match what {
+        List::Due { .. } => rows::read_job(row),
+        _ => Ok((rows::read_record(row)?, None)),
+    }
+}
+
 /// The place of a record in the order of its list, as a cursor says it.
 fn place_in(what: &List, record: &Record) -> String {
     let (priority, at) = match what {
         List::Due { .. } => (record.priority, record.due_at),
-        List::Sweepable => (0, record.sweep_at),
-        _ => return record.key.to_string(),
+        _ => (0, record.sweep_at),
     };
     format!("{priority} {} {}", at.unwrap_or_default().0, record.key)
 }
@@ -115,6 +170,13 @@ impl Start {
         let at = At(parts.next()?.parse().ok()?);
         let key = Key::parse(parts.next()?).ok()?;
         Some(Self::Place(priority.into(), instant(at), key))
+    }
+
+    /// Behind a row of which no more than its place has to be sound.
+    fn behind(what: &List, row: &Row) -> Result<Self, StoreError> {
+        let (priority, due_at, sweep_at, key) = rows::read_place(row)?;
+        let at = if let List::Due { .. } = what { due_at } else { sweep_at };
+        Ok(Self::Place(priority, at.unwrap_or(BEFORE_ALL), key))
     }
 
     fn key(&self) -> Option<&Key> {
@@ -285,34 +347,30 @@ async fn of_tenant(
 }
 
 /// Due jobs come with their now and their payloads in one call: a worker waits for it.
-async fn due(lease: Lease, queue: &str, start: &Start, limit: usize) -> Result<Page, StoreError> {
+async fn due(
+    session: &Session,
+    queue: &str,
+    start: &Start,
+    limit: usize,
+) -> Result<(At, Vec<Row>), StoreError> {
     let take = one_more(limit);
     let (priority, due_at, tenant, _, name) = start.place();
     let queue = text_column(queue);
     let values: [&(dyn ToSql + Sync); 7] =
         [&queue, &priority, &due_at, &tenant, &name, &take, &PAYLOAD_LISTED_BYTES];
-    let session = &lease.session;
     let listed = session.flight(session.client.query(session.prepared(Sql::ListDue), &values));
-    let listed = listed.await.and_then(|rows| Ok(rows?));
-    let rows = listed.map_err(Failure::into_store_error)?;
-    lease.give_back();
-    let mut placed = Vec::with_capacity(rows.len());
-    for row in &rows {
-        placed.push((rows::place_column(row)?, row));
+    let listed = listed.await.and_then(|rows| Ok(rows?)).map_err(Failure::into_store_error)?;
+    let mut placed = Vec::with_capacity(listed.len());
+    for row in listed {
+        placed.push((rows::place_column(&row)?, row));
     }
     // Each tenant's come together.
     placed.sort_unstable_by_key(|(place, _)| *place);
-    let Some(((0, first), jobs)) = placed.split_first() else {
+    let mut rows = placed.into_iter().map(|(_, row)| row);
+    let Some(first) = rows.next() else {
         return Err(StoreError::Corrupt("a list came without an instant".into()));
     };
-    let now = rows::now(first)?;
-    let more = jobs.len() > limit;
-    let shown = jobs.iter().take(limit).map(|(_, row)| rows::read_job(row));
-    let (records, payloads): (Vec<_>, Vec<_>) =
-        shown.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
-    let what = List::Due { queue: String::new() };
-    let next = records.last().filter(|_| more).map(|last| Cursor(place_in(&what, last)));
-    Ok(Page { now, items: Items::Records(records), payloads, next })
+    Ok((rows::now(&first)?, rows.collect()))
 }
 
 /// One row more than a page holds tells whether another page follows.

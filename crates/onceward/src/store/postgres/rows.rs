@@ -124,11 +124,23 @@ pub(super) fn mark_seal_base(subject: &Subject) -> Vec<u8> {
     base
 }
 
-/// Reads a record from the first columns of a row, and checks its seal.
-pub(super) fn read_record(row: &Row) -> Result<Record, StoreError> {
+/// Reads a record's key from the first columns of a row.
+fn read_key(row: &Row) -> Result<Key, StoreError> {
     let damaged = |what: &str| StoreError::Corrupt(format!("a record's {what} can't be read"));
     let kind = *at_code(&Kind::ALL, get(row, 1)?).ok_or_else(|| damaged("kind"))?;
-    let key = Key::from_columns(get(row, 0)?, kind, get(row, 2)?).map_err(|_| damaged("key"))?;
+    Key::from_columns(get(row, 0)?, kind, get(row, 2)?).map_err(|_| damaged("key"))
+}
+
+/// A record's priority, when it is due and swept, and its key, though all else may be damaged.
+pub(super) fn read_place(
+    row: &Row,
+) -> Result<(i16, Option<i64>, Option<i64>, Key), StoreError> {
+    Ok((get(row, 10)?, get(row, 13)?, get(row, 15)?, read_key(row)?))
+}
+
+/// Reads a record from the first columns of a row, and checks its seal.
+pub(super) fn read_record(row: &Row) -> Result<Record, StoreError> {
+    let key = read_key(row)?;
     let whose = |what: &str| StoreError::Corrupt(format!("{what} (key {})", key.hash_hex()));
     let digest = |column: Option<&[u8]>| match column {
         None => Ok(None),

@@ -171,23 +171,30 @@ fn due(
     let mut next_priority = connection.prepare_cached(sql::NEXT_PRIORITY)?;
     let mut select = connection.prepare_cached(sql::LIST_DUE)?;
     let (mut records, mut rows_at) = (Vec::new(), Vec::new());
-    let mut below = after.map_or(i64::from(u8::MAX) + 1, |(priority, ..)| i64::from(*priority) + 1);
+    let mut after = after.cloned();
+    let mut below =
+        after.as_ref().map_or(i64::from(u8::MAX) + 1, |(priority, ..)| i64::from(*priority) + 1);
     while records.len() < most {
         let next: Option<i64> = next_priority.query_row((queue, below), |row| row.get(0))?;
         let Some(priority) = next else { break };
-        let within = after.filter(|(at_priority, ..)| i64::from(*at_priority) == priority);
+        let within = after.as_ref().filter(|(at, ..)| i64::from(*at) == priority);
         let from = within.map_or(i64::MIN, |(_, at, _)| instant(*at));
         let (tenant, kind, name) = place_columns(within.map(|(.., key)| key));
-        let left = signed(most - records.len());
+        let left = most - records.len();
         let found =
-            select.query((queue, priority, instant(now), from, tenant, kind, name, left))?;
-        each_sound(found, |row, record| {
+            select.query((queue, priority, instant(now), from, tenant, kind, name, signed(left)))?;
+        let behind = each_sound(found, left, |row, record| {
             let payload_id = rows::listed_payload(row)?;
             rows_at.push(DueRow { id: rows::listed_id(row)?, payload_id });
             records.push(record);
             Ok(())
         })?;
-        below = priority;
+        match behind {
+            Some((due_at, _, key)) => {
+                after = Some((u8::try_from(priority).unwrap_or(u8::MAX), due_at, key));
+            }
+            None => below = priority,
+        }
     }
     Ok((records, rows_at))
 }
@@ -218,9 +225,20 @@ fn sweepable(
     most: usize,
 ) -> Result<Vec<Record>, Failure> {
     let mut select = connection.prepare_cached(sql::LIST_SWEEPABLE)?;
-    let from = after.map_or(i64::MIN, |(_, at, _)| instant(*at));
-    let (tenant, kind, name) = place_columns(after.map(|(.., key)| key));
-    collect_sound(select.query((instant(now), from, tenant, kind, name, signed(most)))?)
+    let mut after = after.cloned();
+    let mut records = Vec::new();
+    loop {
+        let from = after.as_ref().map_or(i64::MIN, |(_, at, _)| instant(*at));
+        let (tenant, kind, name) = place_columns(after.as_ref().map(|(.., key)| key));
+        let left = most - records.len();
+        let found = select.query((instant(now), from, tenant, kind, name, signed(left)))?;
+        let behind = each_sound(found, left, |_, record| {
+            records.push(record);
+            Ok(())
+        })?;
+        let Some((_, sweep_at, key)) = behind else { return Ok(records) };
+        after = Some((0, sweep_at, key));
+    }
 }
 
 fn marks(
@@ -335,28 +353,28 @@ fn collect(mut found: rusqlite::Rows<'_>) -> Result<Vec<Record>, Failure> {
 }
 
 /// As [`collect`], but passes over damaged records: one of them must not stop a queue or the sweep
-/// for everyone. Whoever looks at the record itself is told.
-fn collect_sound(found: rusqlite::Rows<'_>) -> Result<Vec<Record>, Failure> {
-    let mut records = Vec::new();
-    each_sound(found, |_, record| {
-        records.push(record);
-        Ok(())
-    })?;
-    Ok(records)
-}
-
+/// for everyone. Whoever looks at the record itself is told. Where `asked` rows came and not all of
+/// them were sound, this is where others follow: when the last of them is due and swept, and its
+/// key.
 fn each_sound(
     mut found: rusqlite::Rows<'_>,
+    asked: usize,
     mut each: impl FnMut(&Row<'_>, Record) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+) -> Result<Option<(At, At, Key)>, Failure> {
+    let (mut came, mut all_sound) = (0, true);
     while let Some(row) = found.next()? {
+        came += 1;
         match rows::read_listed(row) {
             Ok(record) => each(row, record)?,
-            Err(Failure::Corrupt(_)) => {}
+            Err(Failure::Corrupt(_)) => all_sound = false,
             Err(failure) => return Err(failure),
         }
+        if came == asked && !all_sound {
+            // One of which not even this can be read ends the list.
+            return Ok(rows::listed_place(row).ok());
+        }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn page_of(

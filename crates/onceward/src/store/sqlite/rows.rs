@@ -190,6 +190,12 @@ pub(super) fn read_listed(row: &Row<'_>) -> Result<Record, Failure> {
     read_record(row, read_key(row, AFTER_RECORD)?)
 }
 
+/// When a listed record is due and swept, and its key, though all else may be damaged.
+pub(super) fn listed_place(row: &Row<'_>) -> Result<(At, At, Key), Failure> {
+    let at = |column| Ok::<_, Failure>(At(optional(row, column)?.unwrap_or_default()));
+    Ok((at(10)?, at(12)?, read_key(row, AFTER_RECORD)?))
+}
+
 /// Where the payload of a listed job is.
 pub(super) fn listed_payload(row: &Row<'_>) -> rusqlite::Result<Option<i64>> {
     row.get(AFTER_RECORD + 3)

@@ -10,6 +10,7 @@ use super::bench::{
     mark_at, put, subject, with_outcome, with_payload,
 };
 use crate::store::{Cursor, Items, List, StoreError};
+use crate::testing::harness::Damage;
 use onceward_core::batch::Write;
 
 /// Inserts a draft of each key, in as few batches as possible.
@@ -321,6 +322,31 @@ pub async fn due_is_judged_by_the_clock(bench: &Bench<'_>) -> Checked {
     let renewed = Draft { due: Time::In(60_000), ..draft(&job("running")?) };
     bench.insert(&renewed).await?;
     ensure_eq!(bench.list_keys(&due(), 10).await?, [job("pending")?], "after a renewal");
+    Ok(())
+}
+
+/// Damaged records are passed over where jobs are taken and records swept: what lies behind them is
+/// found, however small the pages are.
+pub async fn i18_damaged_records_stop_neither_queue_nor_sweep(bench: &Bench<'_>) -> Checked {
+    for n in 0..7_u64 {
+        let mut pending = draft(&job(&n.to_string())?);
+        pending.record.state = State::Pending;
+        (pending.due, pending.sweep) = (Time::In(n), Time::In(n));
+        bench.insert(&pending).await?;
+    }
+    for n in [0, 1, 2, 5] {
+        if !bench.damage(Damage::Record(job(&n.to_string())?)).await? {
+            return Ok(());
+        }
+    }
+    bench.pass(200).await?;
+    for limit in [1, 2, 3, 10] {
+        for what in [due(), List::Sweepable] {
+            let keys = bench.list_keys(&what, limit).await?;
+            let ids: Vec<_> = keys.iter().map(Key::id).collect();
+            ensure_eq!(ids, ["3", "4", "6"], "{what:?}, pages of {limit}");
+        }
+    }
     Ok(())
 }
 

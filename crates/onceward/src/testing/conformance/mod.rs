@@ -175,6 +175,7 @@ macro_rules! __conformance_cases {
                 due_jobs_come_by_priority_then_longest_due,
                 due_holds_what_may_be_taken_and_nothing_else,
                 due_is_judged_by_the_clock,
+                i18_damaged_records_stop_neither_queue_nor_sweep,
                 sweepable_comes_longest_due_first,
                 sweepable_holds_what_is_due_and_nothing_else,
                 marks_come_in_the_order_of_their_names,
