@@ -2,7 +2,9 @@
 //!
 //! A client can name further headers in `Connection` to have them removed (RFC 9110 §7.6.1). What
 //! says who asks and what is asked can't be removed that way: else a client could strip the word of
-//! a trusted proxy in front of us.
+//! a trusted proxy in front of us. Nor can it be said in another spelling.
+
+use std::borrow::Cow;
 
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST,
@@ -68,6 +70,33 @@ pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap, identity: &[HeaderName])
     }
     for name in &HOP_BY_HOP {
         headers.remove(name);
+    }
+}
+
+/// Removes other spellings of headers that say who asks and what is asked: many services read `_` as
+/// `-`, and would take a client's `X_Tenant` for the `X-Tenant` that was looked at here.
+pub(super) fn strip_lookalikes(headers: &mut HeaderMap, identity: &[HeaderName]) {
+    // Nearly always nothing has to be compared.
+    if !headers.keys().chain(identity).any(|name| name.as_str().contains('_')) {
+        return;
+    }
+    let is_lookalike = |name: &HeaderName| {
+        let read = as_services_read(name);
+        let other = |known: &HeaderName| known != name && as_services_read(known) == read;
+        (names::is_ours(&read) && *name != *read)
+            || HOP_BY_HOP.iter().chain(&END_TO_END).chain(identity).any(other)
+    };
+    let lookalikes: Vec<_> = headers.keys().filter(|name| is_lookalike(name)).cloned().collect();
+    for name in lookalikes {
+        headers.remove(name);
+    }
+}
+
+/// A name as it may be read behind us.
+fn as_services_read(name: &HeaderName) -> Cow<'_, str> {
+    match name.as_str().contains('_') {
+        true => name.as_str().replace('_', "-").into(),
+        false => name.as_str().into(),
     }
 }
 
@@ -145,6 +174,26 @@ mod tests {
         let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["authorization", "idempotency-key", "x-tenant", "x-yours"]);
+    }
+
+    #[test]
+    fn other_spellings_of_what_we_speak_of_are_removed() {
+        let mut headers = headers(&[
+            ("onceward_fence", "9"),
+            ("x_tenant", "other"),
+            ("x-tenant", "acme"),
+            ("x-forwarded_for", "192.0.2.9"),
+            ("transfer_encoding", "chunked"),
+            ("x_mine", "1"),
+        ]);
+        strip_lookalikes(&mut headers, &[HeaderName::from_static("x-tenant")]);
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["x-tenant", "x_mine"]);
+        let named = HeaderName::from_static("x_mine");
+        headers.insert("x-mine", "2".parse().unwrap());
+        strip_lookalikes(&mut headers, &[named]);
+        assert!(headers.contains_key("x_mine") && !headers.contains_key("x-mine"));
     }
 
     #[test]
