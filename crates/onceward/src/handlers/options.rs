@@ -32,7 +32,9 @@ pub enum OnRegistryDown {
     Pause,
     /// Ends with the error.
     Fail,
-    /// Puts events aside in a spool file and goes on reading; they are taken in once it is back.
+    /// Puts events aside in a spool file and goes on reading for as long as the consumer's role
+    /// lasts; then it pauses, and what it has not put aside stays in the log. All is taken in once
+    /// the registry is back.
     DeadLetter,
 }
 

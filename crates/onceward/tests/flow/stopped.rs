@@ -1,9 +1,10 @@
 //! The registry's server goes away and comes back: a real Postgres, killed and started again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use onceward::core::key::Subject;
-use onceward::engine::Engine;
+use onceward::engine::{Engine, EngineOptions};
 use onceward::handlers::{
     Consumer, ConsumerError, ConsumerOptions, Handler, OnRegistryDown, Spool,
 };
@@ -52,7 +53,10 @@ async fn c10_a_registry_whose_server_is_killed_and_started_again() {
     let cluster = Cluster::start();
     PostgresStore::migrate(&cluster.url(), PostgresOptions::default()).await.unwrap();
     let store = PostgresStore::connect(&cluster.url(), PostgresOptions::default()).await.unwrap();
-    let engine = Engine::new(Arc::new(store));
+    // A step whose answer the kill has lost must fail before the consumer's role lapses: without
+    // the role nothing is put aside any more, it stays in the log.
+    let options = EngineOptions { resend_for: Duration::from_secs(1), ..EngineOptions::default() };
+    let engine = Engine::with_options(Arc::new(store), options);
     let on = |name| Stopped { engine: engine.clone(), log: MemoryEvents::new(), name };
 
     let paused = on("paused");

@@ -14,9 +14,8 @@ use onceward::worker::Done;
 
 use crate::support::on::{On, Opened};
 
-/// How long something may take before a test gives up. An answer that is lost is asked for over ten
-/// seconds, and a server that is killed can lose one at several steps in a row.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+/// How long something may take before a test gives up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 static FOLDERS: AtomicU64 = AtomicU64::new(0);
 
