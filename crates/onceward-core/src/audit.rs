@@ -86,18 +86,11 @@ impl Entry {
     /// An entry about a key: `action` is prefixed by the key's kind.
     #[must_use]
     pub fn about(key: &Key, action: &str, fingerprint: &Fingerprint, trace: &Trace) -> Self {
-        let mut entry = Self::of_key(key, action, trace);
-        entry.payload_hash = Some(fingerprint.to_string().into());
-        entry
-    }
-
-    /// [`Entry::about`] a key whose payload is not known.
-    #[must_use]
-    pub fn of_key(key: &Key, action: &str, trace: &Trace) -> Self {
         let mut entry =
             Self::new(key.tenant_column(), &format!("{}.{action}", key.kind().as_str()));
         entry.subject = Some(key.scope().as_ref().into());
         entry.key_hash = Some(key.hash_hex().clone());
+        entry.payload_hash = Some(fingerprint.to_string().into());
         entry.trace = trace.clone();
         entry
     }

@@ -21,7 +21,7 @@ pub use claim::{Claim, Granted, Once, claim, looks, run_once};
 pub use effects::{Change, DoneKey, Effects, NewJob, Span, write};
 pub use finish::{Completion, Finish, Retry, abandon, complete, fail, release, renew};
 pub use job::{Enqueue, JobOrder, check_writable, enqueue, take};
-pub use resolve::{Resolution, Resolved, erase_damaged, resolve};
+pub use resolve::{Resolution, Resolved, resolve};
 pub use sweep::{Swept, sweep};
 
 use crate::batch::{Batch, Refused, There};

@@ -1,8 +1,7 @@
 //! Decisions by hand: what becomes of a record that nobody may run.
 //!
 //! Everything here is decided from facts and conditional on the rev, and it ends every permit: a
-//! zombie of the old attempt fits nothing afterwards. Only the erasure of what can't be read has
-//! neither facts nor conditions.
+//! zombie of the old attempt fits nothing afterwards.
 
 use super::claim::{failed_sweep, guard_condition};
 use super::job::push_dead;
@@ -128,18 +127,6 @@ pub fn resolve(
             batch.writes.push(by_hand(if discarded { "discarded" } else { "erased" }));
         }
     }
-    Step::Commit(batch, Resolved::Ok)
-}
-
-/// Decides an erasure of a record that is there but can't be read, damaged as it is. Nothing can be
-/// asked of it, not even whether someone runs it: a person says that it goes.
-#[must_use]
-pub fn erase_damaged(key: &Key, trace: &Trace, token: Token) -> Step<Resolved, Resolved> {
-    let mut batch = Batch::new(token);
-    batch.writes.push(Write::Delete(key.clone()));
-    let mut entry = Entry::of_key(key, "erased", trace);
-    entry.detail = Some("by hand, damaged".into());
-    batch.writes.push(Write::Audit(Box::new(entry)));
     Step::Commit(batch, Resolved::Ok)
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request};
-use http_body_util::{Empty, Full};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -113,14 +113,4 @@ pub(crate) async fn read_to_close(stream: &mut TcpStream) -> String {
     // A reset closes too; what came before it counts.
     let _ = read.expect("the connection closes in time");
     String::from_utf8_lossy(&answer).into_owned()
-}
-
-/// Asks the control API, as the operator.
-pub(crate) async fn admin(at: SocketAddr, method: &str, path: &str) -> Answer {
-    let asked = Request::builder()
-        .method(method)
-        .uri(path)
-        .header("host", "x")
-        .header("authorization", "Bearer operator-of-the-tests");
-    send(at, asked.body(Empty::<Bytes>::new()).unwrap()).await
 }

@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::Request;
+use http_body_util::Empty;
 use serde_json::Value;
 
-use super::client::{PATIENCE, admin, post, request, try_send};
+use super::client::{Answer, PATIENCE, post, request, send, try_send};
 use super::redis_server::RedisServer;
 use super::servers::Database;
 use super::target::{Gateway, Setup, command, folder, serve};
@@ -50,6 +52,15 @@ impl Pair {
 }
 
 /// Asks a control API, as its operator.
+async fn admin(at: SocketAddr, method: &str, path: &str) -> Answer {
+    let asked = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "x")
+        .header("authorization", "Bearer operator-of-the-tests");
+    send(at, asked.body(Empty::<Bytes>::new()).unwrap()).await
+}
+
 /// A counter of a gateway, by its whole name.
 async fn counter(at: SocketAddr, name: &str) -> u64 {
     let text = admin(at, "GET", "/metrics").await.body;

@@ -305,8 +305,7 @@ impl Engine {
         Ok(permit.filter(|permit| permit.fence.0 == fence))
     }
 
-    /// Decides by hand about a record that nobody may run. One that is damaged can be erased, and
-    /// nothing else.
+    /// Decides by hand about a record that nobody may run.
     ///
     /// # Errors
     /// When the store gives no answer.
@@ -321,14 +320,7 @@ impl Engine {
             let step = decide::resolve(key, resolution, by, token, facts);
             if matches!(resolution, Resolution::Erase) { noted(key, step) } else { step }
         };
-        let mut ended = self.drive(Some(key), Drive::default(), decide).await;
-        if let (Resolution::Erase, Err(EngineError::Store(StoreError::Corrupt(_)))) =
-            (resolution, &ended)
-        {
-            let erase = |token, _: &Facts| noted(key, decide::erase_damaged(key, by, token));
-            ended = self.drive(None, Drive::default(), erase).await;
-        }
-        let resolved = match ended? {
+        let resolved = match self.drive(Some(key), Drive::default(), decide).await? {
             End::Answer(resolved) | End::Committed { meaning: resolved, .. } => resolved,
             End::GaveUp => return Err(EngineError::Contended("time after time")),
         };

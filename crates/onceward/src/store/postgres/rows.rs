@@ -132,7 +132,9 @@ fn read_key(row: &Row) -> Result<Key, StoreError> {
 }
 
 /// A record's priority, when it is due and swept, and its key, though all else may be damaged.
-pub(super) fn read_place(row: &Row) -> Result<(i16, Option<i64>, Option<i64>, Key), StoreError> {
+pub(super) fn read_place(
+    row: &Row,
+) -> Result<(i16, Option<i64>, Option<i64>, Key), StoreError> {
     Ok((get(row, 10)?, get(row, 13)?, get(row, 15)?, read_key(row)?))
 }
 

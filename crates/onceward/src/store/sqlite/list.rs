@@ -181,16 +181,8 @@ fn due(
         let from = within.map_or(i64::MIN, |(_, at, _)| instant(*at));
         let (tenant, kind, name) = place_columns(within.map(|(.., key)| key));
         let left = most - records.len();
-        let found = select.query((
-            queue,
-            priority,
-            instant(now),
-            from,
-            tenant,
-            kind,
-            name,
-            signed(left),
-        ))?;
+        let found =
+            select.query((queue, priority, instant(now), from, tenant, kind, name, signed(left)))?;
         let behind = each_sound(found, left, |row, record| {
             let payload_id = rows::listed_payload(row)?;
             rows_at.push(DueRow { id: rows::listed_id(row)?, payload_id });
