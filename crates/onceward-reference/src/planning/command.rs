@@ -151,8 +151,11 @@ impl Command {
         Ok(())
     }
 
-    /// The answer, to be committed with everything: a created resource.
+    /// The answer, to be committed with everything: a created resource. It had no version before.
     pub(super) fn created(self, resource: &Resource) -> Answer {
+        if self.expected_version.is_some_and(|expected| expected != 0) {
+            return Err(Refusal::version_mismatch(0).into());
+        }
         self.answer(StatusCode::CREATED, resource)
     }
 

@@ -149,6 +149,11 @@ async fn a24_a_version_that_the_body_expects_must_hold_too() {
     let changed = change("\"1\"", "1.0").send(&service).await.must_be(200);
     assert_eq!(changed.json()["version"], 2);
     assert_eq!(changed.json().get("expected_version"), None);
+    // What is made has no version before.
+    let make = |version| json!({ "name": "Harbour", "expected_version": version });
+    let made = post("/v1/projects").json(&make(3)).send(&service).await;
+    made.refuses(409, "concurrency.version_mismatch");
+    post("/v1/projects").json(&make(0)).send(&service).await.must_be(201);
     // The seed's own example: an assignment that is moved names the version in its body.
     let who = service.collaborator().await;
     let assignment = service.assign(&mission, &who, (8, 9)).await.must_be(201).id();
