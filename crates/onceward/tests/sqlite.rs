@@ -13,11 +13,12 @@ mod room;
 mod support;
 
 use onceward::core::batch::{Answer, Condition, There, Write};
-use onceward::core::record::{Body, Mark, State};
+use onceward::core::key::{Key, Kind};
+use onceward::core::record::{Body, Mark, State, Time};
 use onceward::core::stamp::{At, Rev};
 use onceward::store::clock::StoreClock;
 use onceward::store::sqlite::{SqliteDurability, SqliteOptions, SqliteStore};
-use onceward::store::{Durability, Fact, Read, Store, StoreError};
+use onceward::store::{Durability, Fact, Items, List, Read, Store, StoreError};
 use support::*;
 
 #[tokio::test]
@@ -357,6 +358,43 @@ async fn i18_whatever_is_changed_in_a_mark_is_refused() {
         folder.raw().execute_batch(damage).unwrap();
         let loaded = store.load(vec![Read::Mark(subject("1"))]).await;
         assert!(matches!(loaded, Err(StoreError::Corrupt(_))), "{damage}: {loaded:?}");
+    }
+}
+
+/// Values that SQLite hands out and no column of ours can hold, at the places that a list goes by.
+#[tokio::test]
+async fn i18_values_that_are_never_written_stop_no_list() {
+    let folder = Folder::new("odd-values");
+    let store = folder.open();
+    for id in ["a", "b", "c", "d", "e"] {
+        let mut job =
+            draft(record(&Key::new(Kind::Job, "acme", "mail", id).unwrap(), State::Pending));
+        (job.due, job.sweep) = (Time::In(0), Time::In(0));
+        applied(&one(&store, &batch(vec![], vec![put(job)])).await);
+    }
+    let odd = [
+        "UPDATE records SET attempt = -1 WHERE name = 'mail:a'",
+        "UPDATE records SET priority = -1, state = 99 WHERE name = 'mail:b'",
+        "UPDATE records SET due_at = -7, sweep_at = -7, token = x'00' WHERE name = 'mail:c'",
+    ];
+    for change in odd {
+        assert_eq!(folder.raw().execute(change, []).unwrap(), 1, "{change}");
+    }
+    for what in [List::Due { queue: "mail".into() }, List::Sweepable] {
+        for limit in [1, 2, 10] {
+            let mut names = Vec::new();
+            let mut after = None;
+            loop {
+                let page = store.list(what.clone(), after, limit).await.unwrap();
+                let Items::Records(records) = page.items else { panic!("{what:?}") };
+                names.extend(records.iter().map(|record| record.key.id().to_string()));
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(names, ["d", "e"], "{what:?}, pages of {limit}");
+        }
     }
 }
 

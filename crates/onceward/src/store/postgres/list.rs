@@ -1,4 +1,4 @@
-//! Lists, a page at a time, each page of one snapshot.
+//! Lists, a page at a time, each page of one snapshot, unless damaged rows leave room in it.
 //!
 //! Cursors mean what the memory store's mean: the place of the last item in the order of the list,
 //! so that what was taken in between is gone and the rest follows. A page is filled with one item
@@ -26,6 +26,8 @@ use super::sql::{self, Sql};
 const BEFORE_ALL: i64 = -1;
 /// Sorts above every priority.
 const ABOVE_ALL: i16 = 256;
+/// Rows that are looked at together once damaged ones were met.
+const DAMAGED_STEP: usize = 256;
 /// The largest payload that a list of due jobs brings along.
 const PAYLOAD_LISTED_BYTES: i32 = 4_096;
 
@@ -81,18 +83,21 @@ async fn sound(
     mut start: Start,
     limit: usize,
 ) -> Result<Page, StoreError> {
-    let (mut records, mut payloads) = (Vec::new(), Vec::new());
+    let (mut records, mut payloads) = (Vec::<Record>::new(), Vec::new());
+    let mut step = limit;
     let now = loop {
-        let left = limit - records.len();
         let (now, rows) = match what {
-            List::Due { queue } => due(&lease.session, queue, &start, left).await?,
+            List::Due { queue } => due(&lease.session, queue, &start, step).await?,
             _ => {
-                let page = pages(&lease.session, what, &start, left).await;
+                let page = pages(&lease.session, what, &start, step).await;
                 page.map_err(Failure::into_store_error)?
             }
         };
+        let before = records.len();
         for row in &rows {
             match read_listed(what, row) {
+                // One that was moved between two looks may come again.
+                Ok((record, _)) if records[..before].iter().any(|seen| seen.key == record.key) => {}
                 Ok((record, payload)) => {
                     records.push(record);
                     payloads.push(payload);
@@ -102,9 +107,10 @@ async fn sound(
             }
         }
         match rows.last() {
-            // The page is not full because of damaged ones: it goes on behind the last of them.
-            Some(last) if rows.len() > left && records.len() <= limit => {
+            // Damaged ones have left room: it goes on behind the last of them, in larger steps.
+            Some(last) if rows.len() > step && records.len() <= limit => {
                 start = Start::behind(what, last)?;
+                step = limit.max(DAMAGED_STEP);
             }
             _ => break now,
         }
@@ -141,8 +147,8 @@ fn place_in(what: &List, record: &Record) -> String {
 enum Start {
     Top,
     Key(Key),
-    /// Priority, instant and key.
-    Place(i16, i64, Key),
+    /// Priority, instant, tenant, kind and name, as they lie in the columns.
+    Place(i16, i64, String, i16, String),
     Mark(Subject),
     /// Transaction and number of an entry.
     Entry(u64, i64),
@@ -169,14 +175,17 @@ impl Start {
         let priority: u8 = parts.next()?.parse().ok()?;
         let at = At(parts.next()?.parse().ok()?);
         let key = Key::parse(parts.next()?).ok()?;
-        Some(Self::Place(priority.into(), instant(at), key))
+        let (tenant, name) = (key.tenant_column().into(), key.name_column().into());
+        Some(Self::Place(priority.into(), instant(at), tenant, kind_code(key.kind()), name))
     }
 
-    /// Behind a row of which no more than its place has to be sound.
+    /// Behind a row, whatever is in it.
     fn behind(what: &List, row: &Row) -> Result<Self, StoreError> {
-        let (priority, due_at, sweep_at, key) = rows::read_place(row)?;
+        let (priority, due_at, sweep_at) = rows::listed_at(row)?;
+        let (tenant, kind, name) = rows::key_columns(row)?;
         let at = if let List::Due { .. } = what { due_at } else { sweep_at };
-        Ok(Self::Place(priority, at.unwrap_or(BEFORE_ALL), key))
+        let at = at.unwrap_or(BEFORE_ALL);
+        Ok(Self::Place(priority, at, tenant.into(), kind, name.into()))
     }
 
     fn key(&self) -> Option<&Key> {
@@ -190,10 +199,7 @@ impl Start {
     /// Priority, instant, tenant, kind and name to start behind.
     fn place(&self) -> (i16, i64, &str, i16, &str) {
         match self {
-            Self::Place(priority, at, key) => {
-                let kind = kind_code(key.kind());
-                (*priority, *at, key.tenant_column(), kind, key.name_column())
-            }
+            Self::Place(priority, at, tenant, kind, name) => (*priority, *at, tenant, *kind, name),
             _ => (ABOVE_ALL, BEFORE_ALL, "", -1, ""),
         }
     }

@@ -124,18 +124,22 @@ pub(super) fn mark_seal_base(subject: &Subject) -> Vec<u8> {
     base
 }
 
-/// Reads a record's key from the first columns of a row.
-fn read_key(row: &Row) -> Result<Key, StoreError> {
-    let damaged = |what: &str| StoreError::Corrupt(format!("a record's {what} can't be read"));
-    let kind = *at_code(&Kind::ALL, get(row, 1)?).ok_or_else(|| damaged("kind"))?;
-    Key::from_columns(get(row, 0)?, kind, get(row, 2)?).map_err(|_| damaged("key"))
+/// A record's tenant, kind and name, whatever else its row holds.
+pub(super) fn key_columns(row: &Row) -> Result<(&str, i16, &str), StoreError> {
+    Ok((get(row, 0)?, get(row, 1)?, get(row, 2)?))
 }
 
-/// A record's priority, when it is due and swept, and its key, though all else may be damaged.
-pub(super) fn read_place(
-    row: &Row,
-) -> Result<(i16, Option<i64>, Option<i64>, Key), StoreError> {
-    Ok((get(row, 10)?, get(row, 13)?, get(row, 15)?, read_key(row)?))
+/// Its priority, and when it is due and swept.
+pub(super) fn listed_at(row: &Row) -> Result<(i16, Option<i64>, Option<i64>), StoreError> {
+    Ok((get(row, 10)?, get(row, 13)?, get(row, 15)?))
+}
+
+/// Reads a record's key.
+fn read_key(row: &Row) -> Result<Key, StoreError> {
+    let damaged = |what: &str| StoreError::Corrupt(format!("a record's {what} can't be read"));
+    let (tenant, kind, name) = key_columns(row)?;
+    let kind = *at_code(&Kind::ALL, kind).ok_or_else(|| damaged("kind"))?;
+    Key::from_columns(tenant, kind, name).map_err(|_| damaged("key"))
 }
 
 /// Reads a record from the first columns of a row, and checks its seal.

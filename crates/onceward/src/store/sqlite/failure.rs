@@ -30,6 +30,15 @@ impl Failure {
         }
     }
 
+    /// Whether it is about one row alone: what is in it is not what was written.
+    pub(super) fn is_of_one_row(&self) -> bool {
+        match self {
+            Self::Corrupt(_) => true,
+            Self::Sqlite(error) => error.sqlite_error_code().is_none() && is_damage(error),
+            Self::Refused(_) => false,
+        }
+    }
+
     /// Whether the connection should be opened anew before it is used again.
     pub(super) fn spoils_connection(&self) -> bool {
         let busy = Some(ErrorCode::DatabaseBusy);

@@ -171,18 +171,24 @@ fn due(
     let mut next_priority = connection.prepare_cached(sql::NEXT_PRIORITY)?;
     let mut select = connection.prepare_cached(sql::LIST_DUE)?;
     let (mut records, mut rows_at) = (Vec::new(), Vec::new());
-    let mut after = after.cloned();
-    let mut below =
-        after.as_ref().map_or(i64::from(u8::MAX) + 1, |(priority, ..)| i64::from(*priority) + 1);
+    let mut after = after.map(RawPlace::of);
+    let mut below = after.as_ref().map_or(i64::from(u8::MAX) + 1, |after| after.priority + 1);
     while records.len() < most {
         let next: Option<i64> = next_priority.query_row((queue, below), |row| row.get(0))?;
         let Some(priority) = next else { break };
-        let within = after.as_ref().filter(|(at, ..)| i64::from(*at) == priority);
-        let from = within.map_or(i64::MIN, |(_, at, _)| instant(*at));
-        let (tenant, kind, name) = place_columns(within.map(|(.., key)| key));
+        let within = after.as_ref().filter(|after| after.priority == priority);
+        let (from, tenant, kind, name) = raw_columns(within.map(|after| (after.due_at, after)));
         let left = most - records.len();
-        let found =
-            select.query((queue, priority, instant(now), from, tenant, kind, name, signed(left)))?;
+        let found = select.query((
+            queue,
+            priority,
+            instant(now),
+            from,
+            tenant,
+            kind,
+            name,
+            signed(left),
+        ))?;
         let behind = each_sound(found, left, |row, record| {
             let payload_id = rows::listed_payload(row)?;
             rows_at.push(DueRow { id: rows::listed_id(row)?, payload_id });
@@ -190,9 +196,7 @@ fn due(
             Ok(())
         })?;
         match behind {
-            Some((due_at, _, key)) => {
-                after = Some((u8::try_from(priority).unwrap_or(u8::MAX), due_at, key));
-            }
+            Some(behind) => after = Some(behind),
             None => below = priority,
         }
     }
@@ -225,19 +229,19 @@ fn sweepable(
     most: usize,
 ) -> Result<Vec<Record>, Failure> {
     let mut select = connection.prepare_cached(sql::LIST_SWEEPABLE)?;
-    let mut after = after.cloned();
+    let mut after = after.map(RawPlace::of);
     let mut records = Vec::new();
     loop {
-        let from = after.as_ref().map_or(i64::MIN, |(_, at, _)| instant(*at));
-        let (tenant, kind, name) = place_columns(after.as_ref().map(|(.., key)| key));
+        let place = after.as_ref().map(|after| (after.sweep_at, after));
+        let (from, tenant, kind, name) = raw_columns(place);
         let left = most - records.len();
         let found = select.query((instant(now), from, tenant, kind, name, signed(left)))?;
         let behind = each_sound(found, left, |_, record| {
             records.push(record);
             Ok(())
         })?;
-        let Some((_, sweep_at, key)) = behind else { return Ok(records) };
-        after = Some((0, sweep_at, key));
+        let Some(behind) = behind else { return Ok(records) };
+        after = Some(behind);
     }
 }
 
@@ -352,26 +356,66 @@ fn collect(mut found: rusqlite::Rows<'_>) -> Result<Vec<Record>, Failure> {
     Ok(records)
 }
 
+/// Where a row lies in the lists of due jobs and of what is swept, whatever its columns hold.
+struct RawPlace {
+    priority: i64,
+    due_at: i64,
+    sweep_at: i64,
+    tenant: String,
+    kind: i64,
+    name: String,
+}
+
+impl RawPlace {
+    fn of((priority, at, key): &(u8, At, Key)) -> Self {
+        let (tenant, kind, name) = place_columns(Some(key));
+        Self {
+            priority: (*priority).into(),
+            due_at: instant(*at),
+            sweep_at: instant(*at),
+            tenant: tenant.into(),
+            kind,
+            name: name.into(),
+        }
+    }
+
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let [priority, due_at, sweep_at] = rows::LISTED_PLACE;
+        Ok(Self {
+            priority: row.get(priority)?,
+            due_at: row.get::<_, Option<i64>>(due_at)?.unwrap_or(i64::MIN),
+            sweep_at: row.get::<_, Option<i64>>(sweep_at)?.unwrap_or(i64::MIN),
+            tenant: row.get(rows::AFTER_RECORD)?,
+            kind: row.get(rows::AFTER_RECORD + 1)?,
+            name: row.get(rows::AFTER_RECORD + 2)?,
+        })
+    }
+}
+
+/// An instant and a key's columns to start behind, or what sorts before all.
+fn raw_columns(place: Option<(i64, &RawPlace)>) -> (i64, &str, i64, &str) {
+    place.map_or((i64::MIN, "", 0, ""), |(at, raw)| (at, &raw.tenant, raw.kind, &raw.name))
+}
+
 /// As [`collect`], but passes over damaged records: one of them must not stop a queue or the sweep
 /// for everyone. Whoever looks at the record itself is told. Where `asked` rows came and not all of
-/// them were sound, this is where others follow: when the last of them is due and swept, and its
-/// key.
+/// them were sound, others follow behind the place of the last.
 fn each_sound(
     mut found: rusqlite::Rows<'_>,
     asked: usize,
     mut each: impl FnMut(&Row<'_>, Record) -> Result<(), Failure>,
-) -> Result<Option<(At, At, Key)>, Failure> {
+) -> Result<Option<RawPlace>, Failure> {
     let (mut came, mut all_sound) = (0, true);
     while let Some(row) = found.next()? {
         came += 1;
         match rows::read_listed(row) {
             Ok(record) => each(row, record)?,
-            Err(Failure::Corrupt(_)) => all_sound = false,
+            Err(failure) if failure.is_of_one_row() => all_sound = false,
             Err(failure) => return Err(failure),
         }
         if came == asked && !all_sound {
             // One of which not even this can be read ends the list.
-            return Ok(rows::listed_place(row).ok());
+            return Ok(RawPlace::read(row).ok());
         }
     }
     Ok(None)

@@ -23,7 +23,9 @@ use super::failure::Failure;
 const LAST_INSTANT: u64 = i64::MAX as u64;
 
 /// Where the columns of a record end in a loaded or listed row.
-const AFTER_RECORD: usize = 16;
+pub(super) const AFTER_RECORD: usize = 16;
+/// Columns of its priority, and of when it is due and swept.
+pub(super) const LISTED_PLACE: [usize; 3] = [7, 10, 12];
 
 /// A number as SQLite keeps it.
 pub(super) fn signed(number: u64) -> i64 {
@@ -188,12 +190,6 @@ fn columns_of_record(row: &Row<'_>, key: Key) -> Result<Record, Failure> {
 /// Reads a listed record with its key.
 pub(super) fn read_listed(row: &Row<'_>) -> Result<Record, Failure> {
     read_record(row, read_key(row, AFTER_RECORD)?)
-}
-
-/// When a listed record is due and swept, and its key, though all else may be damaged.
-pub(super) fn listed_place(row: &Row<'_>) -> Result<(At, At, Key), Failure> {
-    let at = |column| Ok::<_, Failure>(At(optional(row, column)?.unwrap_or_default()));
-    Ok((at(10)?, at(12)?, read_key(row, AFTER_RECORD)?))
 }
 
 /// Where the payload of a listed job is.
