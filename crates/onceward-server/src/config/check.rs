@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 
+use http::HeaderName;
 use onceward::http::{Route, names};
 use onceward_core::limits::{LimitError, MAX_PART_BYTES};
 
@@ -145,8 +146,13 @@ fn headers(identity: &IdentitySection, reading: &mut Reading) {
     for (name, header) in pairs {
         let Some(header) = header else { continue };
         let text = header.as_str();
+        // As services may read it: the gateway removes other spellings of what it speaks of.
+        let read = text.replace('_', "-");
         let keys = [names::IDEMPOTENCY_KEY, names::X_IDEMPOTENCY_KEY, names::X_REQUEST_ID];
-        if taken.contains(&text) || keys.contains(header) || names::is_ours(text) {
+        let respelt = text != read
+            && (*names::X_CORRELATION_ID.as_str() == *read || read.starts_with("x-forwarded-"));
+        let is_taken = taken.contains(&read.as_str()) || keys.iter().any(|key| *key == *read);
+        if is_taken || respelt || names::is_ours(&read) {
             let message = format!("`{text}` has a meaning of its own; name another header");
             reading.breaks(&format!("identity.{name}"), message);
         }
@@ -160,7 +166,10 @@ fn headers(identity: &IdentitySection, reading: &mut Reading) {
         }
         _ => {}
     }
-    if identity.tenant_header.is_some() && identity.tenant_header == identity.caller_header {
+    let read =
+        |header: &Option<HeaderName>| header.as_ref().map(|it| it.as_str().replace('_', "-"));
+    let [tenant, caller] = [&identity.tenant_header, &identity.caller_header].map(read);
+    if tenant.is_some() && tenant == caller {
         reading.breaks("identity.caller_header", "is the tenant's header too; name another one");
     }
 }

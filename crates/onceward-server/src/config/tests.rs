@@ -170,6 +170,18 @@ fn bad_files_say_what_would_be_right() {
             "[identity]\ntenant_header = \"host\"\ncaller_header = \"x-user\"".into(),
             "a meaning of its own",
         ),
+        (
+            "[identity]\ntenant_header = \"onceward_org\"\ncaller_header = \"x-user\"".into(),
+            "`onceward_org` has a meaning of its own",
+        ),
+        (
+            "[identity]\ntenant_header = \"x-org\"\ncaller_header = \"x_forwarded_for\"".into(),
+            "`x_forwarded_for` has a meaning of its own",
+        ),
+        (
+            "[identity]\ntenant_header = \"x-org\"\ncaller_header = \"x_org\"".into(),
+            "is the tenant's header too",
+        ),
         ("[identity]\ntenant_header = \"x-org\"".into(), "needs `caller_header` beside it"),
         ("[identity]\ntenant_header = \"a b\"".into(), "is not the name of an HTTP header"),
         ("[limits]\nwaiters = 0".into(), "limits.waiters: 0: 1 to 10,000,000"),
