@@ -12,10 +12,15 @@ mod room;
 #[path = "sqlite/support.rs"]
 mod support;
 
+use std::sync::Arc;
+
 use onceward::core::batch::{Answer, Condition, There, Write};
+use onceward::core::decide::{Enqueue, NewJob};
+use onceward::core::fingerprint::fingerprint_bytes;
 use onceward::core::key::{Key, Kind};
 use onceward::core::record::{Body, Mark, State, Time};
 use onceward::core::stamp::{At, Rev};
+use onceward::engine::{Engine, Take};
 use onceward::store::clock::StoreClock;
 use onceward::store::sqlite::{SqliteDurability, SqliteOptions, SqliteStore};
 use onceward::store::{Durability, Fact, Items, List, Read, Store, StoreError};
@@ -396,6 +401,33 @@ async fn i18_values_that_are_never_written_stop_no_list() {
             assert_eq!(names, ["d", "e"], "{what:?}, pages of {limit}");
         }
     }
+}
+
+/// Payloads that are too large to come with the list are looked up together.
+#[tokio::test]
+async fn i18_a_job_whose_payload_is_damaged_is_dead_and_its_neighbours_run() {
+    let folder = Folder::new("damaged-payload");
+    let engine = Engine::new(Arc::new(folder.open()));
+    let key = |id: &str| Key::new(Kind::Job, "acme", "mail", id).unwrap();
+    let payload = vec![b'x'; 5_000];
+    for id in ["a", "b", "c"] {
+        let job = NewJob::new(key(id), fingerprint_bytes(&payload), payload.as_slice().into());
+        assert!(matches!(engine.enqueue(&job).await.unwrap(), Enqueue::Made));
+    }
+    let damage = "UPDATE payloads SET body = x'00' \
+                  WHERE id = (SELECT payload_id FROM records WHERE name = 'mail:b')";
+    assert_eq!(folder.raw().execute(damage, []).unwrap(), 1);
+    let take = Take { queue: "mail".into(), owner: "w".into(), max: 10, lease_ms: None };
+    let taken = engine.take(&take).await.unwrap();
+    let ids: Vec<_> = taken.iter().map(|taken| taken.permit.key().id().to_string()).collect();
+    assert_eq!(ids, ["a", "c"]);
+    assert!(taken.iter().all(|taken| taken.payload.len() == 5_000));
+    let dead = List::Records { tenant: None, scope: None, state: Some(State::Dead) };
+    let Items::Records(dead) = engine.list(dead, None, 10).await.unwrap().items else { panic!() };
+    assert_eq!(dead.iter().map(|job| job.key.clone()).collect::<Vec<_>>(), [key("b")]);
+    let why = dead[0].error.as_deref().unwrap();
+    assert!(why.contains("can't be read"), "{why}");
+    assert!(engine.take(&take).await.unwrap().is_empty());
 }
 
 #[tokio::test]

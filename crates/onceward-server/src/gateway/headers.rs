@@ -73,8 +73,8 @@ pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap, identity: &[HeaderName])
     }
 }
 
-/// Removes other spellings of headers that say who asks and what is asked: many services read `_` as
-/// `-`, and would take a client's `X_Tenant` for the `X-Tenant` that was looked at here.
+/// Removes other spellings of headers that say who asks and what is asked: many services read `_`
+/// as `-`, and would take a client's `X_Tenant` for the `X-Tenant` that was looked at here.
 pub(super) fn strip_lookalikes(headers: &mut HeaderMap, identity: &[HeaderName]) {
     // Nearly always nothing has to be compared.
     if !headers.keys().chain(identity).any(|name| name.as_str().contains('_')) {

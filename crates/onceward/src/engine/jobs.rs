@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
 use onceward_core::Bytes;
-use onceward_core::decide::{self, Enqueue, Facts, JobOrder, NewJob, Permit, Verdict};
+use onceward_core::decide::{self, Enqueue, Facts, JobOrder, NewJob, Permit, Retry, Verdict};
 use onceward_core::drive::{Drive, End};
 use onceward_core::fingerprint::Fingerprint;
 use onceward_core::guard::Misfit;
@@ -22,7 +22,7 @@ use onceward_core::zoo::{Bug, planted};
 use super::behind::Looked;
 use super::queues::pause_subject;
 use super::{Engine, EngineError, Seen};
-use crate::store::{Cursor, Fact, Found, Items, List, Read};
+use crate::store::{Cursor, Fact, Found, Items, List, Loaded, Read, StoreError};
 
 /// Pages of due jobs that one take looks through: bounds what jobs out of turn can cost.
 const PAGES_MAX: usize = 8;
@@ -447,8 +447,12 @@ impl Engine {
         });
         // Whoever is granted a job is its only writer: its payload is read meanwhile.
         let payloads = self.payloads(&keys, at_hand);
-        let (granted, (payloads, unread)) = tokio::join!(join_all(takes), payloads);
-        let missing = unheard.fill(first, payloads);
+        let (granted, (payloads, mut unread)) = tokio::join!(join_all(takes), payloads);
+        let mut missing = unheard.fill(first, payloads);
+        if let Err(EngineError::Store(StoreError::Corrupt(_))) = unread {
+            missing = self.bury_damaged(missing).await;
+            unread = Ok(());
+        }
         if !missing.is_empty() {
             // Nothing was done under these; one that can't be released comes back with its lease.
             let _ = self.release_many(&missing).await;
@@ -471,11 +475,20 @@ impl Engine {
             return (payloads, Ok(()));
         }
         let read = |index: &usize| Read::Record { key: keys[*index].clone(), payload: true };
-        let loaded = match self.0.store.load(missing.iter().map(read).collect()).await {
-            Ok(loaded) => loaded,
+        let mut unread = Ok(());
+        let facts = match self.0.store.load(missing.iter().map(read).collect()).await {
+            Ok(loaded) => loaded.facts,
+            // One that is damaged must not keep its neighbours back.
+            Err(damaged @ StoreError::Corrupt(_)) => {
+                unread = Err(damaged.into());
+                let each = missing.iter().map(|index| self.0.store.load(vec![read(index)]));
+                let fact = |loaded: Result<Loaded, StoreError>| loaded.ok()?.facts.pop();
+                let found = join_all(each).await.into_iter();
+                found.map(|loaded| fact(loaded).unwrap_or(Fact::Record(None))).collect()
+            }
             Err(error) => return (payloads, Err(error.into())),
         };
-        for (index, fact) in missing.into_iter().zip(loaded.facts) {
+        for (index, fact) in missing.into_iter().zip(facts) {
             payloads[index] = match fact {
                 Fact::Record(Some(Found { stored, payload })) => {
                     Some((stored.record.fingerprint, payload.unwrap_or_else(|| [].into())))
@@ -483,7 +496,25 @@ impl Engine {
                 Fact::Record(None) | Fact::Mark(_) => None,
             };
         }
-        (payloads, Ok(()))
+        (payloads, unread)
+    }
+
+    /// Of jobs that are ours, those whose payloads are damaged end as dead: nobody else writes
+    /// them, so they never could be run. Answers the others.
+    async fn bury_damaged(&self, granted: Vec<Permit>) -> Vec<Permit> {
+        let mut others = Vec::new();
+        for permit in granted {
+            let read = Read::Record { key: permit.key().clone(), payload: true };
+            match self.0.store.load(vec![read]).await {
+                Err(StoreError::Corrupt(why)) => {
+                    let why = format!("it can't be read: {why}");
+                    // One that can't be buried comes back with its lease.
+                    let _ = self.fail(&permit, &why, Retry::Never).await;
+                }
+                _ => others.push(permit),
+            }
+        }
+        others
     }
 
     /// Takes a job. Says whether an earlier attempt at it was granted.
