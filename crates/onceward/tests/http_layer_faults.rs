@@ -184,10 +184,11 @@ async fn a_completion_is_tried_again_and_one_whose_answer_was_lost_is_recognised
 
 #[tokio::test]
 async fn a_completion_is_tried_until_the_renewed_lease_ends_not_the_first_one() {
-    let (store, place) = faulty(Policy { lease_ms: 600, ..Policy::default() });
+    // Long enough for a machine that is busy with something else for a second.
+    let (store, place) = faulty(Policy { lease_ms: 3_000, ..Policy::default() });
     let first = place.begin().await;
     // sleeps because the lease is renewed in real time, and the first one has to be over
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    tokio::time::sleep(Duration::from_millis(3_200)).await;
     store.set_plan(FaultPlan::Named(vec![(Method::Commit, Fault::Before); 3]));
     place.go_on(1);
     first.await.unwrap().is("attempt 1", false);

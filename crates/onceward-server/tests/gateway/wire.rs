@@ -39,6 +39,21 @@ async fn with_flags(name: &str, flags: &[&str]) -> (Gateway, std::sync::Arc<App>
     (Gateway::start(&folder(name), upstream, &flags), app)
 }
 
+/// Many services read `_` as `-`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_spellings_of_what_only_we_may_say_are_removed() {
+    let at = target("lookalikes").await;
+    for key in [None, Some("k")] {
+        let mut sent = request("/echo", key, "{}");
+        for name in ["onceward_fence", "idempotency_key", "x_forwarded_for"] {
+            sent.headers_mut().insert(name, "7777777".parse().unwrap());
+        }
+        let seen = send(at.address, sent).await;
+        assert_eq!(seen.status, 200, "{seen:?}");
+        assert!(!seen.json()["headers"].to_string().contains("7777777"), "{key:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn double_framing_is_400_and_closes() {
     let at = target("double_framing").await;
