@@ -257,8 +257,7 @@ impl<'p> Bench<'p> {
         let mut processes = named("process, 1 worker");
         self.start("beside other job queues", 2 * enqueues.len());
         let (time, jobs) = (self.plan.round, self.plan.jobs);
-        // First all of the one, then all of the other: whoever made jobs right after so many were
-        // processed would wait for the disk to calm down.
+        // First all of the one, then all of the other, so that neither follows on the other.
         for _ in 0..ROUNDS {
             for (name, series) in names().zip(&mut enqueues) {
                 let before = Cpu::now();
