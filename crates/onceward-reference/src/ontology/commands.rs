@@ -18,9 +18,11 @@ use super::{Ontology, Target, front};
 
 /// Bytes of a command at most: an append and its keys have to fit into one batch.
 pub(super) const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of an aggregate's id at most.
+pub(super) const AGGREGATE_ID_BYTES_MAX: usize = 480;
 /// Bytes of ids at most, and what to say of others.
 const EVENT_ID: (usize, &str) = (512, "must be a text of 1 to 512 bytes");
-const AGGREGATE_ID: (usize, &str) = (480, "must be a text of 1 to 480 bytes");
+const AGGREGATE_ID: (usize, &str) = (AGGREGATE_ID_BYTES_MAX, "must be a text of 1 to 480 bytes");
 /// Where no aggregate ever is: a command that expects it is refused with the number that the
 /// aggregate is at, unless its event is known.
 const NOWHERE: u64 = u64::MAX;
@@ -188,29 +190,29 @@ impl Command {
     ) -> Answer {
         let asked = self.expected()?;
         let events = ontology.events();
-        let follows = self.follows(events, tenant, asked).await?;
-        let refused = match follows {
-            Follows::Deleted => Some(Problem::deleted(asked)),
-            Follows::Other(target) => Some(Problem::other_target(asked, target)),
-            Follows::Yes | Follows::Unseen | Follows::Alive => None,
-        };
-        // The same command again is answered all the same.
-        if let Some(refused) = refused
-            && events.find(tenant, &self.event_id).await?.is_none()
-        {
-            return Err(refused);
-        }
-        let expected = if follows == Follows::Yes { asked } else { NOWHERE };
-        let append = Append {
+        let mut append = Append {
             tenant: tenant.to_owned(),
-            aggregate_id: self.aggregate_id,
-            event_id: self.event_id,
+            aggregate_id: self.aggregate_id.clone(),
+            event_id: self.event_id.clone(),
             kind: self.target.join(self.kind.as_str()),
-            payload: self.payload,
-            expected_seq: Some(expected),
+            payload: self.payload.clone(),
+            expected_seq: None,
             correlation_id,
         };
-        match events.append(&append).await? {
+        let (follows, verdict) = loop {
+            let follows = self.follows(events, tenant, asked).await?;
+            append.expected_seq = Some(if follows == Follows::Yes { asked } else { NOWHERE });
+            match events.append(&append).await? {
+                // The number is taken by an event that could not be seen yet.
+                AppendVerdict::SequenceMismatch { current }
+                    if follows == Follows::Unseen && current == asked =>
+                {
+                    events.wait_number(tenant, &append.aggregate_id, asked).await?;
+                }
+                verdict => break (follows, verdict),
+            }
+        };
+        match verdict {
             AppendVerdict::Appended(done) => Ok(answer(StatusCode::CREATED, &append, done)),
             AppendVerdict::Again(first) => Ok(answer(StatusCode::OK, &append, first)),
             AppendVerdict::Ignored { first, .. } => {
@@ -229,13 +231,13 @@ impl Command {
                 let there = there.map(|(_, there)| there.kind);
                 Err(Problem::payload_mismatch(&members(differs, &append.kind, there.as_deref())))
             }
-            // The number is taken by an event that nobody can have seen: it is not durable yet.
-            AppendVerdict::SequenceMismatch { current }
-                if follows == Follows::Unseen && current == asked =>
-            {
-                Err(EventsError::NotDurableYet.into())
-            }
-            AppendVerdict::SequenceMismatch { current } => Err(Problem::sequence_mismatch(current)),
+            AppendVerdict::SequenceMismatch { current } => Err(match follows {
+                Follows::Deleted if current == asked => Problem::deleted(current),
+                Follows::Other(target) if current == asked => {
+                    Problem::other_target(current, target)
+                }
+                _ => Problem::sequence_mismatch(current),
+            }),
             AppendVerdict::ExpectedSeqRequired => Err(Problem::expected_seq_required()),
         }
     }

@@ -14,6 +14,7 @@ use onceward::store::Cursor;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::commands::AGGREGATE_ID_BYTES_MAX;
 use super::problem::{Answer, Problem};
 use super::workers::Workers;
 use super::{Ontology, Target};
@@ -101,6 +102,10 @@ pub(super) async fn class(
 }
 
 async fn document(ontology: &Ontology, view: &str, caller: &Caller, id: &str) -> Answer {
+    // An id that none can have is one that nothing has.
+    if id.len() > AGGREGATE_ID_BYTES_MAX {
+        return Err(Problem::not_found());
+    }
     let found = ontology.workers().document(view, &caller.tenant, id).await?;
     let Some((version, body)) = found else { return Err(Problem::not_found()) };
     let mut members = Members::read(&body).ok().flatten().unwrap_or_default();

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use futures_util::future::select_all;
 use onceward::core::limits::LimitError;
 use onceward::core::patch::merge_patch;
+use onceward::core::text::escape;
 use onceward::engine::Engine;
 use onceward::events::{Event, EventStore};
 use onceward::handlers::{ConsumerOptions, HandlerError, OnRegistryDown, Spool, SpoolError};
@@ -301,12 +302,13 @@ async fn look_through(
     wanted: &BTreeSet<String>,
     (after, limit): (Option<&str>, usize),
 ) -> Result<Vec<(String, u64)>, ViewError> {
-    let (mut found, mut from, mut passed) = (Vec::new(), None, after.is_none());
+    let (mut found, mut from) = (Vec::new(), None);
+    // The order of the ids is that of their names in the store.
+    let after = after.map(escape);
     while found.len() < limit && !wanted.is_empty() {
         let (ids, next) = index.ids(generation, tenant, from).await?;
         for id in ids {
-            if !passed {
-                passed = after == Some(id.as_str());
+            if after.as_ref().is_some_and(|after| escape(&id) <= *after) {
                 continue;
             }
             let entry = index.get(generation, tenant, &id).await?;

@@ -8,6 +8,8 @@ use comfy_table::Cell;
 use onceward::engine::Engine;
 use onceward::events::{Event, EventStore, Objects, Place, Stream};
 use onceward_reference::ontology::Settings;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use super::reading;
@@ -187,8 +189,8 @@ async fn tail(store: &EventStore, last: u64, follow: bool, out: &Out) -> Result<
 
 fn print_events(events: &[(Place, Event)], out: &Out) -> Result<(), Failure> {
     if out.is_json() {
-        let items: Vec<Value> = events.iter().map(|(place, event)| shown(*place, event)).collect();
-        return out.print_json(&json!({ "items": items }));
+        let shown = Shown { items: events.iter().map(ShownEvent::of).collect() };
+        return out.print(&(serde_json::to_string_pretty(&shown).map_err(unwritten)? + "\n"));
     }
     if events.is_empty() {
         return out.print("No events.\n");
@@ -209,9 +211,10 @@ fn print_events(events: &[(Place, Event)], out: &Out) -> Result<(), Failure> {
 /// One line per event: JSON for programs.
 fn print_lines(events: &[(Place, Event)], out: &Out) -> Result<(), Failure> {
     let mut text = String::new();
-    for (place, event) in events {
+    for placed in events {
+        let (place, event) = placed;
         if out.is_json() {
-            text.push_str(&shown(*place, event).to_string());
+            text.push_str(&ShownEvent::of(placed).line()?);
         } else {
             text.push_str(&format!(
                 "{place}  {}  {} #{}  {}  {}",
@@ -236,18 +239,50 @@ fn payload_line(event: &Event) -> String {
     format!("{}{dots}", plain_line(&cut))
 }
 
-fn shown(place: Place, event: &Event) -> Value {
-    let text = || Value::String(String::from_utf8_lossy(&event.payload).into_owned());
-    json!({
-        "place": place.to_string(),
-        "tenant": event.tenant,
-        "aggregate_id": event.aggregate_id,
-        "sequence_number": event.sequence_number,
-        "event_id": event.event_id,
-        "kind": event.kind,
-        "correlation_id": event.correlation_id,
-        "payload": serde_json::from_slice(&event.payload).unwrap_or_else(|_| text()),
-    })
+/// Events for programs.
+#[derive(Serialize)]
+struct Shown<'a> {
+    items: Vec<ShownEvent<'a>>,
+}
+
+#[derive(Serialize)]
+struct ShownEvent<'a> {
+    place: String,
+    tenant: &'a str,
+    aggregate_id: &'a str,
+    sequence_number: u64,
+    event_id: &'a str,
+    kind: &'a str,
+    correlation_id: Option<&'a str>,
+    /// As its writer spelled it: a number that is read and written again may become another. What
+    /// is no JSON is a text.
+    payload: Box<RawValue>,
+}
+
+impl<'a> ShownEvent<'a> {
+    fn of((place, event): &'a (Place, Event)) -> Self {
+        let text = || to_raw_value(&String::from_utf8_lossy(&event.payload)).unwrap_or_default();
+        Self {
+            place: place.to_string(),
+            tenant: &event.tenant,
+            aggregate_id: &event.aggregate_id,
+            sequence_number: event.sequence_number,
+            event_id: &event.event_id,
+            kind: &event.kind,
+            correlation_id: event.correlation_id.as_deref(),
+            payload: serde_json::from_slice(&event.payload).unwrap_or_else(|_| text()),
+        }
+    }
+
+    /// On one line: a line break that JSON does not escape stands between its parts only.
+    fn line(&self) -> Result<String, Failure> {
+        Ok(serde_json::to_string(self).map_err(unwritten)?.replace(['\n', '\r'], " "))
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` hands errors over")]
+fn unwritten(error: serde_json::Error) -> Failure {
+    Failure::failed("streams", error.to_string())
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "`map_err` hands errors over")]
@@ -262,4 +297,40 @@ fn item(tenant: &str, stream: &Stream) -> Value {
         "aggregate_id": stream.aggregate_id,
         "sequence_number": stream.last,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(payload: &[u8]) -> String {
+        let event = Event {
+            tenant: "acme".into(),
+            aggregate_id: "a".into(),
+            event_id: "e1".into(),
+            sequence_number: 1,
+            kind: "made".into(),
+            payload: payload.to_vec().into(),
+            correlation_id: None,
+        };
+        let line = ShownEvent::of(&(Place { segment: 1, offset: 0 }, event)).line().unwrap();
+        let before = r#"{"place":"1.0","tenant":"acme","aggregate_id":"a","sequence_number":1,"#;
+        let line = line.strip_prefix(before).unwrap();
+        let before = r#""event_id":"e1","kind":"made","correlation_id":null,"payload":"#;
+        line.strip_prefix(before).and_then(|line| line.strip_suffix('}')).unwrap().to_string()
+    }
+
+    #[test]
+    fn a_payload_is_shown_as_its_writer_spelled_it() {
+        for payload in [
+            r#"{"z":12345678901234567890123,"a":1.10,"z":1E2}"#,
+            r#"{"deep":-0.0,"text":"\u0041\n"}"#,
+            "null",
+        ] {
+            assert_eq!(shown(payload.as_bytes()), payload);
+        }
+        assert_eq!(shown(b"{\n  \"n\": 1.0\r\n}\n"), r#"{   "n": 1.0  }"#, "on one line");
+        assert_eq!(shown(b"paid\nby hand"), r#""paid\nby hand""#);
+        assert_eq!(shown(b"\xff"), "\"\u{fffd}\"");
+    }
 }

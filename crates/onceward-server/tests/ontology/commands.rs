@@ -125,6 +125,50 @@ async fn c05_what_was_deleted_is_created_again_by_one_who_knows_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c05_a_number_that_was_passed_is_a_mismatch_whatever_was_there() {
+    let service = Service::start("c05-passed");
+    service.tell(&create("a", "e1", &json!({}))).await.must_be(201);
+    service.tell(&delete("a", "e2", 1)).await.must_be(201);
+    let mut again = create("a", "e3", &json!({}));
+    again["expected_seq"] = json!(2);
+    service.tell(&again).await.must_be(201);
+    service.tell(&update("a", "e4", 3, &json!({}))).await.must_be(201);
+    // The second event is a delete, but not the last one: the aggregate is there.
+    let mut other = update("a", "x", 1, &json!({}));
+    other["target"] = json!("class");
+    for late in [update("a", "x", 2, &json!({})), delete("a", "x", 2), other] {
+        let refused = service.tell(&late).await;
+        refused.refuses(409, "events.sequence_mismatch");
+        assert_eq!(refused.json()["current_seq"], 4, "{late}");
+    }
+    assert_eq!(service.events("a").await.len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c05_who_follows_the_number_that_a_refusal_told_is_never_sent_away() {
+    let service = Service::start("c05-follow");
+    service.tell(&create("a", "e1", &json!({}))).await.must_be(201);
+    let writer = async |writer: u64| {
+        let mut expected = 1;
+        for number in 0..25 {
+            loop {
+                let event_id = format!("{writer}-{number}");
+                let answer = service.tell(&update("a", &event_id, expected, &json!({}))).await;
+                if answer.status == 201 {
+                    expected = answer.json()["sequence_number"].as_u64().unwrap();
+                    break;
+                }
+                // Its event may not be durable yet, which is no trouble of the store.
+                answer.refuses(409, "events.sequence_mismatch");
+                expected = answer.json()["current_seq"].as_u64().unwrap();
+            }
+        }
+    };
+    join_all((0..4).map(writer)).await;
+    assert_eq!(service.events("a").await.len(), 101);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c05_what_an_aggregate_is_about_does_not_change() {
     let service = Service::start("c05-target");
     let about = |mut command: Value, target: &str| {

@@ -1,5 +1,6 @@
 //! Kills: what was answered is there, once; what was not can be sent again; views go on.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -64,4 +65,50 @@ async fn sigterm_drains_and_a_start_goes_on() {
     assert_eq!(service.tell(&command).await.must_be(200).body, first.body);
     service.tell(&update("a", "e2", 1, &json!({ "n": 2 }))).await.must_be(201);
     assert_eq!(service.instance_at("a", 2).await["word"], "kept");
+}
+
+/// The store's file is lost or set back; the folder with the events is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c02_views_follow_the_events_when_the_store_was_lost_or_set_back() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ontology-set-back");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let place = ("127.0.0.1:0", "sqlite:ontology.db");
+    let arguments = ["demo", "ontology", "--no-traffic"];
+    let mut service = Service::spawn_at("ontology", folder, &arguments, place, &[]);
+    let files = |service: &Service| {
+        let files = std::fs::read_dir(&service.folder).unwrap().map(|file| file.unwrap().path());
+        let is_store = |file: &PathBuf| {
+            file.is_file() && file.file_name().unwrap().to_string_lossy().contains(".db")
+        };
+        files.filter(is_store).collect::<Vec<_>>()
+    };
+    service.tell(&create("a", "e1", &json!({ "word": "early" }))).await.must_be(201);
+    service.instance_at("a", 1).await;
+    assert_eq!(service.terminated(), Some(0));
+    let early: Vec<_> =
+        files(&service).into_iter().map(|path| (path.clone(), std::fs::read(path))).collect();
+    for keeps in [true, false] {
+        service = service.started_again();
+        let number = service.events("a").await.len() as u64 + 1;
+        let payload = json!({ "word": format!("late{number}") });
+        let later = update("a", &format!("e{number}"), number - 1, &payload);
+        service.tell(&later).await.must_be(201);
+        service.instance_at("a", number).await;
+        assert_eq!(service.terminated(), Some(0));
+        for file in files(&service) {
+            std::fs::remove_file(file).unwrap();
+        }
+        for (path, bytes) in early.iter().filter(|_| keeps) {
+            std::fs::write(path, bytes.as_ref().unwrap()).unwrap();
+        }
+        service = service.started_again();
+        assert_eq!(service.instance_at("a", number).await["word"], payload["word"]);
+        eventually("the search follows", async || {
+            !service.found(&format!("late{number}")).await.is_empty()
+        })
+        .await;
+        assert_eq!(service.events("a").await.len() as u64, number);
+        assert_eq!(service.terminated(), Some(0));
+    }
 }

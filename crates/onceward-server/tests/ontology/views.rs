@@ -1,8 +1,10 @@
 //! What workers make of events: instances, classes, the search.
 
+use std::path::Path;
+
 use serde_json::json;
 
-use super::world::{Service, create, delete, eventually, get, post, update};
+use super::world::{Service, create, delete, encoded, eventually, get, post, update};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c01_c09_instances_follow_their_events() {
@@ -112,4 +114,36 @@ async fn c08_classes_are_the_ontology_workers() {
     get("/v1/instances/Bike").send(&service).await.refuses(404, "events.not_found");
     assert!(service.found("bicycle").await.is_empty());
     assert_eq!(service.events("Bike").await[0]["target"], "class");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_none_can_have_is_one_that_nothing_has() {
+    let service = Service::start("long-id");
+    for id in ["g".repeat(480), "g".repeat(513), "é".repeat(257)] {
+        for kind in ["instances", "classes"] {
+            let path = format!("/v1/{kind}/{}", encoded(&id));
+            assert_eq!(get(&path).send(&service).await.status, 404, "{} bytes", id.len());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_of_the_search_goes_on_behind_what_was_deleted_in_memory_too() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ontology-memory-search");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let place = ("127.0.0.1:0", "memory:");
+    let arguments = ["demo", "ontology", "--no-traffic"];
+    let service = Service::spawn_at("ontology", folder, &arguments, place, &[]);
+    for number in 0..5 {
+        let id = format!("i{number}");
+        service.tell(&create(&id, &id, &json!({ "word": "red" }))).await.must_be(201);
+    }
+    eventually("all are found", async || service.found("red").await.len() == 5).await;
+    let page = get("/v1/search?q=red&limit=2").send(&service).await.must_be(200);
+    let (last, next) = (page.items()[1]["id"].clone(), page.json()["next"].clone());
+    service.tell(&delete(last.as_str().unwrap(), "gone", 1)).await.must_be(201);
+    eventually("it is gone", async || service.found("red").await.len() == 4).await;
+    let rest = format!("/v1/search?q=red&after={}", next.as_str().unwrap());
+    assert_eq!(get(&rest).send(&service).await.must_be(200).items().len(), 3);
 }

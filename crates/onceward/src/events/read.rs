@@ -181,15 +181,20 @@ impl EventStore {
         Ok(number)
     }
 
-    /// Waits until an aggregate's number is durable.
-    pub(super) async fn wait_number(
+    /// Waits until an aggregate's event of this number is durable: numbers are reserved before.
+    ///
+    /// # Errors
+    /// [`EventsError::NotDurableYet`] when it takes longer than an append may; otherwise as
+    /// [`EventStore::read_after`].
+    pub async fn wait_number(
         &self,
-        append: &AppendMany,
+        tenant: &str,
+        aggregate_id: &str,
         number: u64,
     ) -> Result<(), EventsError> {
         let mut head = self.0.head.subscribe();
         let until = tokio::time::Instant::now() + self.0.options.append_wait;
-        while self.durable_number(&append.tenant, &append.aggregate_id).await? < number {
+        while self.durable_number(tenant, aggregate_id).await? < number {
             tokio::select! {
                 _ = head.changed() => {}
                 () = tokio::time::sleep(self.0.options.poll) => {}

@@ -171,7 +171,7 @@ impl EventStore {
             let again = match reservation {
                 // Someone's number is reserved and not listed yet.
                 Reservation::Expected { current } if listing && append.expected_seq.is_none() => {
-                    self.wait_number(append, current).await?;
+                    self.wait_number(&append.tenant, &append.aggregate_id, current).await?;
                     continue;
                 }
                 Reservation::Expected { current } => {

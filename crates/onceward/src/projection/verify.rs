@@ -186,13 +186,14 @@ impl Projection {
         names: impl Iterator<Item = Name>,
     ) -> Result<BTreeMap<Name, String>, ProjectionError> {
         let space = order_space(&self.handler_name(generation));
-        let mut handled: BTreeMap<Name, u64> = BTreeMap::new();
+        let mut handled = BTreeMap::new();
         for name in names {
             let mark = self.engine.mark(&Subject::new(&name.0, &space, &name.1)?).await?;
             let there = self.view.get(generation, &name.0, &name.1).await?;
             let recorded = mark.map_or(0, |mark| mark.position);
             // A view elsewhere is written before that is recorded.
-            handled.insert(name, recorded.max(there.map_or(0, |there| there.version)));
+            let number = recorded.max(there.as_ref().map_or(0, |there| there.version));
+            handled.insert(name, (number, there));
         }
         let mut folding = Folding::default();
         loop {
@@ -201,18 +202,17 @@ impl Projection {
             folding.at = *last;
             for (_, event) in &events {
                 let name = (event.tenant.clone(), event.aggregate_id.clone());
-                if handled.get(&name).is_some_and(|number| event.sequence_number <= *number) {
+                if handled.get(&name).is_some_and(|(number, _)| event.sequence_number <= *number) {
                     self.fold_one(&mut folding, event);
                 }
             }
         }
-        let mut different = BTreeMap::new();
-        for name in handled.into_keys() {
-            if let Some(what) = self.differs(generation, &folding, &name).await? {
-                different.insert(name, what);
-            }
-        }
-        Ok(different)
+        // As they were then: by now they may have moved on.
+        let different = handled.into_iter().filter_map(|(name, (_, there))| {
+            let what = difference(folding.entry(&name), there.as_ref())?;
+            Some((name, what))
+        });
+        Ok(different.collect())
     }
 
     async fn compare_all(
@@ -254,24 +254,33 @@ impl Projection {
         name: &Name,
     ) -> Result<Option<String>, ProjectionError> {
         let there = self.view.get(generation, &name.0, &name.1).await?;
-        let wanted = folding.known.get(name).and_then(|(_, entry)| entry.as_ref());
-        let shows = |entry: &Entry| match &entry.body {
-            Some(_) => format!("version {}", entry.version),
-            None => format!("deleted at version {}", entry.version),
-        };
-        Ok(match (wanted, &there) {
-            (None, None) => None,
-            (Some(wanted), Some(there)) if wanted == there => None,
-            (Some(wanted), Some(there)) if shows(wanted) == shows(there) => {
-                Some(format!("{} has another content", shows(there)))
-            }
-            (Some(wanted), Some(there)) => {
-                Some(format!("it is {}, the log makes it {}", shows(there), shows(wanted)))
-            }
-            (Some(wanted), None) => {
-                Some(format!("it is missing, the log makes it {}", shows(wanted)))
-            }
-            (None, Some(there)) => Some(format!("it is {}, the log makes none", shows(there))),
-        })
+        Ok(difference(folding.entry(name), there.as_ref()))
+    }
+}
+
+impl Folding {
+    /// The document as the fold left it.
+    fn entry(&self, name: &Name) -> Option<&Entry> {
+        self.known.get(name).and_then(|(_, entry)| entry.as_ref())
+    }
+}
+
+/// What is wrong with a document, if anything, in words.
+fn difference(wanted: Option<&Entry>, there: Option<&Entry>) -> Option<String> {
+    let shows = |entry: &Entry| match &entry.body {
+        Some(_) => format!("version {}", entry.version),
+        None => format!("deleted at version {}", entry.version),
+    };
+    match (wanted, there) {
+        (None, None) => None,
+        (Some(wanted), Some(there)) if wanted == there => None,
+        (Some(wanted), Some(there)) if shows(wanted) == shows(there) => {
+            Some(format!("{} has another content", shows(there)))
+        }
+        (Some(wanted), Some(there)) => {
+            Some(format!("it is {}, the log makes it {}", shows(there), shows(wanted)))
+        }
+        (Some(wanted), None) => Some(format!("it is missing, the log makes it {}", shows(wanted))),
+        (None, Some(there)) => Some(format!("it is {}, the log makes none", shows(there))),
     }
 }

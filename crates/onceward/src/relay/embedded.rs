@@ -85,6 +85,11 @@ impl Sink for EmbeddedLog {
             Ok(vec![true; events.len()])
         })
     }
+
+    /// The mark is in the store, which may be lost or set back without the event store.
+    fn reached(&self) -> LogFuture<'_, Option<Place>> {
+        Box::pin(async move { self.look().await.map(Some) })
+    }
 }
 
 impl Log for EmbeddedLog {

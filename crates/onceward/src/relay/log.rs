@@ -52,6 +52,12 @@ pub trait Sink: Send + Sync + 'static {
     /// Publishes events, in their order, for the relay whose tenure has this fence. Answers for
     /// each, in the same order, whether it is acknowledged; those behind one that is not may be.
     fn publish<'a>(&'a self, fence: u64, events: &'a [(Place, Event)]) -> LogFuture<'a, Vec<bool>>;
+
+    /// Up to where it is known to hold what was published; none where it can't tell. One that was
+    /// lost or set back is behind the relay's checkpoint, and is told all that follows again.
+    fn reached(&self) -> LogFuture<'_, Option<Place>> {
+        Box::pin(async { Ok(None) })
+    }
 }
 
 /// What consumers read.

@@ -258,20 +258,25 @@ struct Publishing<'a> {
 impl<'a> Publishing<'a> {
     async fn begin(shared: &'a Shared, tenure: &'a Tenure) -> Result<Self, LogError> {
         let last = shared.checkpoints.load().await?.unwrap_or_default();
+        let reached = shared.sink.reached().await?.unwrap_or(last.place());
+        let acknowledged = reached.min(last.place());
         let mut recent = Recent::new(shared.options.dedup_max);
-        for id in &last.recent {
-            recent.add_id(Arc::new(id.clone()));
+        // What a log that was lost or set back has lost is published again.
+        if acknowledged == last.place() {
+            for id in &last.recent {
+                recent.add_id(Arc::new(id.clone()));
+            }
         }
         {
             let mut status = shared.status();
-            (status.acknowledged, status.checkpointed) = (last.place(), last.place());
+            (status.acknowledged, status.checkpointed) = (acknowledged, last.place());
             status.held_by = None;
         }
         let published = last.published;
         Ok(Self {
             shared,
             tenure,
-            acknowledged: last.place(),
+            acknowledged,
             last,
             recent,
             trail: VecDeque::new(),
@@ -288,7 +293,9 @@ impl<'a> Publishing<'a> {
         let now = self.shared.engine.now_about().map_or(0, |now| now.0);
         let oldest =
             self.last.lookback_at.saturating_add(crate::handlers::millis(options.lookback));
-        if options.lookback_max == 0 || options.lookback.is_zero() || now > oldest {
+        // A log that was set back has all that lies before, and is told the rest.
+        let set_back = self.acknowledged < self.last.place();
+        if options.lookback_max == 0 || options.lookback.is_zero() || now > oldest || set_back {
             return Ok(());
         }
         let (segment, offset) = self.last.lookback;

@@ -170,7 +170,34 @@ async fn i15_a_rebuild_ends_although_writers_never_rest(on: On) {
     relay.drain().await.unwrap();
 }
 
+/// What moves on while it is looked at is no difference.
+async fn i15_a_view_is_verified_although_writers_never_rest(on: On) {
+    let world = Arc::new(World::open(on).await);
+    let view = Arc::new(Documents::new(world.engine.clone(), "search"));
+    let projection = projection(&world, view);
+    let relay = world.relay();
+    let live = projection.start(world.log.clone(), quick());
+    let writers = ["a", "b", "c", "d"].map(|id| {
+        let world = world.clone();
+        tokio::spawn(async move {
+            for number in 1.. {
+                world.append(id, number, "update", "{}").await;
+            }
+        })
+    });
+    until("the first events", || async { world.events.head().await.unwrap().segment > 5 }).await;
+    let log: Arc<dyn Log> = world.log.clone();
+    let verified = projection.verify(&log, |_| {}).await.unwrap();
+    for writer in &writers {
+        writer.abort();
+    }
+    assert!(verified.holds() && verified.documents == 4, "{verified:?}");
+    live.drain().await.unwrap();
+    relay.drain().await.unwrap();
+}
+
 on_both! {
+    i15_a_view_is_verified_although_writers_never_rest,
     i15_a_view_that_is_ahead_of_its_offset_holds,
     i15_a_rebuild_ends_although_writers_never_rest,
     i15_c09_documents_equal_their_rebuild,
