@@ -21,6 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use onceward::http::{Authorize, Caller, Code, Dialect, Refusal, names};
 
 use crate::failure::Failure;
+use crate::gateway::headers::as_services_read;
 
 /// Largest refusal that is passed on.
 const MAX_BODY_BYTES: usize = 64 * 1024;
@@ -123,9 +124,16 @@ fn question(url: &Uri, head: &Parts, caller: &Caller) -> Request<Empty<Bytes>> {
         (TENANT, caller.tenant.as_str()),
         (CALLER, caller.caller.as_str()),
     ];
+    // What a client says under these names must not be heard, in no spelling that may be read so.
+    let is_told = |name: &HeaderName| {
+        let read = as_services_read(name);
+        told.iter().any(|(told, _)| *told == *read)
+    };
+    let forged: Vec<_> = headers.keys().filter(|name| is_told(name)).cloned().collect();
+    for name in forged {
+        headers.remove(name);
+    }
     for (name, text) in told {
-        // What a client says under these names must not be heard.
-        headers.remove(&name);
         if let Ok(value) = HeaderValue::from_bytes(text.as_bytes()) {
             headers.insert(name, value);
         }

@@ -46,6 +46,12 @@ fn head(credential: &str) -> Parts {
         .header("x-hop", "1")
         .header("onceward-tenant", "forged")
         .header("x-original-method", "GET")
+        .header("x_original_method", "GET")
+        .header("x_original-uri", "/harmless")
+        .header("X_Forwarded_Uri", "/harmless")
+        .header("X-Forwarded_Method", "GET")
+        .header("onceward_caller", "forged")
+        .header("x_kept", "too")
         .header("x-kept", "yes");
     request.body(()).unwrap().into_parts().0
 }
@@ -66,9 +72,13 @@ async fn b06_permission_is_asked_with_method_path_and_headers() {
     assert_eq!(text("onceward-tenant").as_deref(), Some("acme"));
     assert_eq!(text("onceward-caller").as_deref(), Some("alice"));
     assert_eq!(text("x-kept").as_deref(), Some("yes"));
+    assert_eq!(text("x_kept").as_deref(), Some("too"));
     for gone in ["x-hop", "transfer-encoding"] {
         assert_eq!(text(gone), None, "{gone}");
     }
+    // Many servers read `_` as `-`: a client's word would be as good as ours.
+    let respelt: Vec<_> = heard.keys().filter(|name| name.as_str().contains('_')).collect();
+    assert_eq!(respelt, ["x_kept"]);
     let refused = hook.ask(&head("bad"), &caller).await.unwrap_err();
     assert_eq!((refused.status().as_u16(), &refused.body()[..]), (403, &b"no"[..]));
     assert!(!refused.headers().contains_key("onceward-forged"));

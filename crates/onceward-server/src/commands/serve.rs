@@ -236,11 +236,7 @@ fn tell_of_sweeps(event: &Event) {
 
 /// Shows in health that static credentials were expected and a token of short life came.
 async fn look_for_signs(signs: Arc<Signs>, health: Arc<Health>) {
-    signs.jwt_comes().await;
-    health.warn(
-        "a JWT came as credential: a refreshed token is a new caller; use [identity] source = \
-         \"jwt\", or strict = true to refuse it",
-    );
+    health.warn(signs.jwt_comes().await);
 }
 
 fn settings(config: &Config, upstream: Upstream, keys: Keys) -> Result<Settings, Failure> {

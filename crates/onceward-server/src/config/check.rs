@@ -3,9 +3,8 @@
 //! A rule names the field, the value and the bound. Bounds of policies are the HTTP layer's own,
 //! asked for here so that they are told with everything else that is wrong.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use http::HeaderName;
 use onceward::http::{Route, names};
 use onceward_core::limits::{LimitError, MAX_PART_BYTES};
 
@@ -15,6 +14,7 @@ use super::route::{RouteSection, ScopePart};
 use super::sections::{IdentitySection, Limits, Principal, Queue, Server, Source};
 use super::{Config, reading::Reading};
 use crate::cache::SharedCache;
+use crate::gateway::headers::as_services_read;
 use crate::identity::RESERVED_TENANT;
 use crate::open::StoreUrl;
 
@@ -54,13 +54,23 @@ pub(super) fn check(config: &Config, flags: &Flags, reading: &mut Reading) {
     limits(&config.limits, reading);
     principals(&config.principals, reading);
     flags.check_routes(config, reading);
-    let mut seen = HashSet::new();
+    let mut seen = HashMap::new();
     for (at, section) in config.routes.iter().enumerate() {
         let path = format!("route[{at}]");
-        route(section, &path, reading);
-        if !section.r#match.is_empty() && !seen.insert(&section.r#match) {
-            let message = format!("{} is there twice; the first one counts", section.told());
-            reading.breaks(&format!("{path}.match"), message);
+        let Some(shape) = route(section, &path, reading) else { continue };
+        let told = section.told();
+        match seen.insert(shape, told.clone()) {
+            Some(first) if first == told => {
+                let message = format!("{told} is there twice; the first one counts");
+                reading.breaks(&format!("{path}.match"), message);
+            }
+            Some(first) => {
+                let message = format!(
+                    "{told} matches what {first} does and is never reached; leave one of them out"
+                );
+                reading.breaks(&format!("{path}.match"), message);
+            }
+            None => {}
         }
     }
     queues(&config.queues, reading);
@@ -146,12 +156,12 @@ fn headers(identity: &IdentitySection, reading: &mut Reading) {
     for (name, header) in pairs {
         let Some(header) = header else { continue };
         let text = header.as_str();
-        // As services may read it: the gateway removes other spellings of what it speaks of.
-        let read = text.replace('_', "-");
+        // The gateway removes other spellings of what it speaks of.
+        let read = as_services_read(header);
         let keys = [names::IDEMPOTENCY_KEY, names::X_IDEMPOTENCY_KEY, names::X_REQUEST_ID];
         let respelt = text != read
             && (*names::X_CORRELATION_ID.as_str() == *read || read.starts_with("x-forwarded-"));
-        let is_taken = taken.contains(&read.as_str()) || keys.iter().any(|key| *key == *read);
+        let is_taken = taken.contains(&&*read) || keys.iter().any(|key| *key == *read);
         if is_taken || respelt || names::is_ours(&read) {
             let message = format!("`{text}` has a meaning of its own; name another header");
             reading.breaks(&format!("identity.{name}"), message);
@@ -166,9 +176,8 @@ fn headers(identity: &IdentitySection, reading: &mut Reading) {
         }
         _ => {}
     }
-    let read =
-        |header: &Option<HeaderName>| header.as_ref().map(|it| it.as_str().replace('_', "-"));
-    let [tenant, caller] = [&identity.tenant_header, &identity.caller_header].map(read);
+    let [tenant, caller] = [&identity.tenant_header, &identity.caller_header]
+        .map(|header| header.as_ref().map(as_services_read));
     if tenant.is_some() && tenant == caller {
         reading.breaks("identity.caller_header", "is the tenant's header too; name another one");
     }
@@ -244,21 +253,26 @@ fn principals(principals: &[Principal], reading: &mut Reading) {
     }
 }
 
-fn route(route: &RouteSection, path: &str, reading: &mut Reading) {
+/// Notes what is wrong with a route; which requests it matches, if it is one.
+fn route(route: &RouteSection, path: &str, reading: &mut Reading) -> Option<String> {
     if route.r#match.is_empty() {
         if !reading.is_wrong_at(&format!("{path}.match")) {
             let message = "is missing: write `match = \"POST /path/{parameter}\"`";
             reading.breaks(&format!("{path}.match"), message);
         }
-        return;
+        return None;
     }
     if !route.scope.contains(&ScopePart::Tenant) || !route.scope.contains(&ScopePart::Endpoint) {
         let message = "\"tenant\" and \"endpoint\" can't be left out, only \"caller\" can";
         reading.breaks(&format!("{path}.scope"), message);
     }
-    if let Err(error) = Route::new(&route.r#match, route.policy()) {
-        let field = error.field.trim_end_matches("_ms");
-        reading.breaks(&format!("{path}.{field}"), bound(&error));
+    match Route::new(&route.r#match, route.policy()) {
+        Ok(route) => Some(route.shape()),
+        Err(error) => {
+            let field = error.field.trim_end_matches("_ms");
+            reading.breaks(&format!("{path}.{field}"), bound(&error));
+            None
+        }
     }
 }
 

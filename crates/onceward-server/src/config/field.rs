@@ -29,13 +29,20 @@ pub(crate) trait Text: Sized {
     const FORM: &'static str;
     fn from_text(text: &str) -> Option<Self>;
     fn text(&self) -> String;
+    /// What is wrong with a text that is none, where more can be said than what it should be.
+    fn wrong(_text: &str) -> Option<&'static str> {
+        None
+    }
 }
 
 impl<T: Text> Field for T {
     fn read(value: &Value<'_>, path: &str, reading: &mut Reading) -> Option<Self> {
-        let read = value.get_ref().as_str().and_then(Self::from_text);
-        if read.is_none() {
-            expected(value, path, Self::FORM, reading);
+        let text = value.get_ref().as_str();
+        let read = text.and_then(Self::from_text);
+        match text.and_then(Self::wrong) {
+            _ if read.is_some() => {}
+            Some(why) => reading.wrong(value.span().start, path, why),
+            None => expected(value, path, Self::FORM, reading),
         }
         read
     }
@@ -269,6 +276,15 @@ impl Text for Url {
         let known = matches!(uri.scheme_str(), Some("http" | "https"));
         let host = uri.authority().is_some_and(|host| !host.as_str().contains('@'));
         (known && host && !text.contains('#')).then_some(Self(uri))
+    }
+
+    /// Never repeats the text: what stands before an `@` may be a password.
+    fn wrong(text: &str) -> Option<&'static str> {
+        if text.contains('@') {
+            return Some("a URL with a login (what stands before the `@`) is not supported");
+        }
+        text.contains('#')
+            .then_some("a URL with a fragment (`#` and what follows) is not supported")
     }
 
     fn text(&self) -> String {
@@ -547,6 +563,13 @@ mod tests {
             ["\"127.0.0.1:80\"", "\"ftp://h\"", "\"http://u:p@h\"", "\"/x\"", "\"http://h#f\""]
         {
             assert_eq!(reads::<Url>(bad), None, "{bad}");
+        }
+        for (bad, why) in [("http://u:hunter2@h", "a login"), ("http://h#hunter2", "a fragment")] {
+            let text = quoted(bad);
+            let mut reading = Reading::of(&text);
+            assert_eq!(Url::read(&DeValue::parse(&text).unwrap(), "x", &mut reading), None);
+            let told = reading.end("f").unwrap().to_string();
+            assert!(told.contains(why) && !told.contains("hunter2"), "{told}");
         }
         assert!(reads::<SocketAddr>("\"localhost:0\"").is_some());
         assert!(reads::<SocketAddr>("\"7600\"").is_none());

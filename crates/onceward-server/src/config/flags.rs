@@ -111,21 +111,29 @@ impl Flags {
 
     /// Flags about routes that nobody wrote have no place where routes are written.
     pub(super) fn check_routes(&self, config: &Config, reading: &mut Reading) {
-        if config.routes.is_empty() {
-            if let Err(error) = config.unwritten.policy().validate() {
-                let flag = error.field.trim_end_matches("_ms").replace('_', "-");
-                let message = format!("{} is out of bounds: {}", error.value, error.bound);
-                reading.breaks(&format!("--{flag}"), message);
-            }
-            return;
-        }
-        for (flag, value) in [
+        let about_routes = [
             ("--lease", &self.lease),
             ("--wait", &self.wait),
             ("--on-abandoned", &self.on_abandoned),
             ("--max-request-bytes", &self.max_request_bytes),
             ("--max-stored-bytes", &self.max_stored_bytes),
-        ] {
+        ];
+        if config.routes.is_empty() {
+            if let Err(error) = config.unwritten.policy().validate() {
+                let field = error.field.trim_end_matches("_ms");
+                let flag = format!("--{}", field.replace('_', "-"));
+                let message = format!("{} is out of bounds: {}", error.value, error.bound);
+                if about_routes.iter().any(|(known, _)| *known == flag) {
+                    reading.breaks(&flag, message);
+                } else {
+                    // Another flag has put it out of bounds, and only a file can change it.
+                    let message = format!("{message}; change the flags, or write a [[route]]");
+                    reading.breaks(field, message);
+                }
+            }
+            return;
+        }
+        for (flag, value) in about_routes {
             if value.is_some() {
                 reading.breaks(flag, "the file has routes of its own: say it there, per route");
             }

@@ -88,6 +88,8 @@ section! {
     /// What counts as the same payload.
     Fingerprint {
         /// Fields that don't count: names at any depth, JSON pointers (`/meta/at`) at their place.
+        /// A pointer leads through objects only, never into an array: `/items/0/at` is the member
+        /// `0` of an object. For fields of array items write their name.
         ignore: Vec<String> = Vec::new();
         /// Whether the order of array items counts.
         arrays: Arrays = Arrays::Ordered;
@@ -254,9 +256,11 @@ section! {
         /// What a retry does when nobody knows how the first attempt ended: run again with a
         /// higher fence (rerun), or be refused until someone resolves it (hold).
         on_abandoned: OnAbandoned = OnAbandoned::Rerun;
-        /// Whether If-Match is ignored (off), passed on (allow) or has to be there (require).
+        /// Whether If-Match has to be there (require; 428 without it, also for a request without a
+        /// key) or not (allow, off). It is always passed on: matching is the upstream's work.
         if_match: IfMatch = IfMatch::Allow;
-        /// The largest request body; at most 64MiB.
+        /// The largest request body; at most 64MiB. Of JSON that is compared as JSON never more
+        /// than 8MiB. A request without a key is only held to it if it tells its length.
         max_request_bytes: Size = Size(8 << 20);
         /// The largest response body that is stored; a larger one is passed on once. At most
         /// 1536KiB.

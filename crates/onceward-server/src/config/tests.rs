@@ -211,6 +211,26 @@ fn bad_files_say_what_would_be_right() {
 }
 
 #[test]
+fn a_route_that_could_never_match_is_refused() {
+    let routes = |matches: &[&str]| -> String {
+        matches.iter().map(|text| format!("[[route]]\nmatch = \"{text}\"\n")).collect()
+    };
+    for (matches, expected) in [
+        (
+            &["POST /x/{a}", "POST /x/{b}"][..],
+            "o.toml:4: route[1].match: \"POST /x/{b}\" matches what \"POST /x/{a}\" does",
+        ),
+        (&["POST /é", "POST /%c3%a9"], "\"POST /%c3%a9\" matches what \"POST /é\" does"),
+        (&["POST /x?a=1"], "route[0].match: \"POST /x?a=1\" is out of bounds: a path as requests"),
+        (&["POST /x#a"], "leave out `?` and `#` and what follows them"),
+        (&["POST /a b"], "white space and the like encoded, as in %20"),
+    ] {
+        wrong(&routes(matches), &[expected]);
+    }
+    parse(&routes(&["POST /x/{a}", "PUT /x/{a}", "POST /x/{a}/y", "POST /x/é"])).unwrap();
+}
+
+#[test]
 fn identity_headers_are_no_other_spellings_of_what_the_gateway_removes() {
     for (tenant, caller, expected) in [
         ("onceward_org", "x-user", "`onceward_org` has a meaning of its own"),
@@ -251,6 +271,14 @@ fn flags_win_over_the_file_and_are_named_when_they_are_wrong() {
     let problems = Config::parse("", "o.toml", &flags).unwrap_err().to_string();
     assert!(problems.contains("--listen: \"x\" is not an address"), "{problems}");
     assert!(problems.contains("--wait: \"2\" is not a length of time"), "{problems}");
+    for (flags, told) in [
+        (Flags { lease: some("10h"), ..Flags::default() }, "retain_errors: 14400000 is out of"),
+        (Flags { lease: some("1ms"), ..Flags::default() }, "--lease: 1 is out of bounds"),
+        (Flags { upstream: some("http://u:pw@x/"), ..Flags::default() }, "--upstream: a URL with"),
+    ] {
+        let problems = Config::parse("", "", &flags).unwrap_err().to_string();
+        assert!(problems.starts_with(told) && !problems.contains("pw"), "{problems}");
+    }
     let flags = Flags { lease: some("5s"), ..Flags::default() };
     let routes = "[[route]]\nmatch = \"POST /x\"";
     let problems = Config::parse(routes, "o.toml", &flags).unwrap_err().to_string();

@@ -6,8 +6,8 @@
 use std::error::Error;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -36,21 +36,44 @@ pub(crate) struct Live {
     most: Duration,
     left: Duration,
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
-    /// Rises with every frame, for whoever waits for the answer.
-    progress: Arc<AtomicU64>,
+    flow: Arc<Flow>,
+}
+
+/// How a client's body flows, for whoever waits for the answer.
+#[derive(Debug, Default)]
+pub(super) struct Flow {
+    frames: AtomicU64,
+    awaited: AtomicBool,
+    broken: OnceLock<String>,
+}
+
+impl Flow {
+    /// Rises with every frame.
+    pub(super) fn frames(&self) -> u64 {
+        self.frames.load(Ordering::Relaxed)
+    }
+
+    /// Whether the client is to go on: nobody else can be blamed for the silence.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.awaited.load(Ordering::Relaxed)
+    }
+
+    /// Why it broke off, if it did.
+    pub(super) fn broken(&self) -> Option<&str> {
+        self.broken.get().map(String::as_str)
+    }
 }
 
 impl RequestBody {
     /// The body of a request that has just come in.
     pub(crate) fn live(body: Incoming, most: Duration) -> Self {
-        let progress = Arc::default();
-        Self::Live(Live { body, most, left: most, waiting: None, progress })
+        Self::Live(Live { body, most, left: most, waiting: None, flow: Arc::default() })
     }
 
-    /// What rises while it flows; none when it is whole.
-    pub(super) fn progress(&self) -> Option<Arc<AtomicU64>> {
+    /// How it flows; none when it is whole.
+    pub(super) fn flow(&self) -> Option<Arc<Flow>> {
         match self {
-            Self::Live(live) if !live.body.is_end_stream() => Some(live.progress.clone()),
+            Self::Live(live) if !live.body.is_end_stream() => Some(live.flow.clone()),
             _ => None,
         }
     }
@@ -72,6 +95,21 @@ impl From<Bytes> for RequestBody {
 
 impl Live {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let polled = self.poll_in_time(context);
+        self.flow.awaited.store(polled.is_pending(), Ordering::Relaxed);
+        if let Poll::Ready(frame) = &polled {
+            self.flow.frames.fetch_add(1, Ordering::Relaxed);
+            if let Some(Err(error)) = frame {
+                let _ = self.flow.broken.set(error.to_string());
+            }
+        }
+        polled
+    }
+
+    fn poll_in_time(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match Pin::new(&mut self.body).poll_frame(context) {
             Poll::Ready(frame) => {
                 let bytes = match &frame {
@@ -81,7 +119,6 @@ impl Live {
                 let waited = self.waiting.take().map_or(Duration::ZERO, |(at, _)| at.elapsed());
                 let earned = Duration::from_millis(bytes * 1_000 / BYTES_PER_SECOND_MIN);
                 self.left = (self.left.saturating_sub(waited) + earned).min(self.most);
-                self.progress.fetch_add(1, Ordering::Relaxed);
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
             Poll::Pending => {

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,9 +14,9 @@ use http::header::{EXPECT, HOST};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
-use onceward::http::{BoxError, Routes, ServiceError};
+use onceward::http::{BoxError, EarlyAnswer, Policy, Route, Routes, ServiceError};
 
-use super::body::{RequestBody, ResponseBody};
+use super::body::{Flow, RequestBody, ResponseBody};
 use super::headers;
 use super::pool::{Connector, Pool};
 use super::settings::{Settings, Upstream};
@@ -63,8 +62,10 @@ impl Forward {
             })
         };
         let mut others = HashMap::new();
-        for (endpoint, upstream) in &settings.route_upstreams {
-            others.insert(endpoint.clone(), target(upstream)?);
+        for (written, upstream) in &settings.route_upstreams {
+            // Found by what the layer calls it, which may be another spelling than the file's.
+            let endpoint = Route::new(written, Policy::default())?.endpoint();
+            others.insert(endpoint, target(upstream)?);
         }
         Ok(Self(Arc::new(Inner {
             default: target(&settings.upstream)?,
@@ -91,9 +92,21 @@ impl Inner {
         let (mut head, body) = request.into_parts();
         let target = self.target(&head);
         target.address(&mut head);
-        let progress = body.progress();
+        let flow = body.flow();
         let sending = target.pool.send(Request::from_parts(head, body), self.silence);
-        let mut response = self.in_time(sending, progress).await?;
+        let sent = self.in_time(sending, flow.as_deref()).await;
+        let flow = flow.as_deref();
+        let broken = flow.and_then(Flow::broken);
+        // A body that breaks while the upstream answers is not awaited any more, and not whole.
+        let is_half = flow.is_some_and(Flow::is_awaited) || broken.is_some();
+        let mut response = sent.map_err(|error| match broken {
+            Some(why) => ServiceError::RequestBroken(why.into()).into(),
+            None if is_half => ServiceError::Unfinished(error.to_string()).into(),
+            None => error,
+        })?;
+        if is_half {
+            response.extensions_mut().insert(EarlyAnswer);
+        }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err("the upstream switched protocols unasked".into());
         }
@@ -103,11 +116,12 @@ impl Inner {
     }
 
     /// Waits as long as the upstream may say nothing; a body that still flows to it counts as
-    /// being at work.
+    /// being at work. One that a client keeps back is not the upstream's silence, and has a time of
+    /// its own.
     async fn in_time<T>(
         &self,
         sending: impl Future<Output = Result<T, BoxError>>,
-        progress: Option<Arc<AtomicU64>>,
+        flow: Option<&Flow>,
     ) -> Result<T, BoxError> {
         tokio::pin!(sending);
         let mut seen = 0;
@@ -117,8 +131,8 @@ impl Inner {
                 sent = &mut sending => return sent,
                 () = tokio::time::sleep(self.silence) => {}
             }
-            let now = progress.as_ref().map_or(0, |progress| progress.load(Ordering::Relaxed));
-            if now == seen {
+            let now = flow.map_or(0, Flow::frames);
+            if now == seen && !flow.is_some_and(Flow::is_awaited) {
                 let seconds = self.silence.as_secs_f64();
                 let why = format!("the upstream said nothing for {seconds} s");
                 return Err(ServiceError::TimedOut(why).into());

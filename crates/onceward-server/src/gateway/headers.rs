@@ -93,7 +93,7 @@ pub(super) fn strip_lookalikes(headers: &mut HeaderMap, identity: &[HeaderName])
 }
 
 /// A name as it may be read behind us.
-fn as_services_read(name: &HeaderName) -> Cow<'_, str> {
+pub(crate) fn as_services_read(name: &HeaderName) -> Cow<'_, str> {
     match name.as_str().contains('_') {
         true => name.as_str().replace('_', "-").into(),
         false => name.as_str().into(),

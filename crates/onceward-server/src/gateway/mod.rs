@@ -16,7 +16,7 @@ pub(crate) mod body;
 mod entry;
 mod forward;
 mod framing;
-mod headers;
+pub(crate) mod headers;
 pub(crate) mod listen;
 mod pool;
 pub(crate) mod ready;

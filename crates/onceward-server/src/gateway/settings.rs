@@ -21,7 +21,8 @@ pub(crate) struct Settings {
     pub(crate) admin: SocketAddr,
     /// Where requests go.
     pub(crate) upstream: Upstream,
-    /// Where requests of an endpoint (`POST /v1/things/{id}`) go instead. Default: nowhere else.
+    /// Where requests of a route (`POST /v1/things/{id}`, as written) go instead. Default: nowhere
+    /// else.
     pub(crate) route_upstreams: HashMap<String, Upstream>,
     /// Headers that say who asks: a client can't have them removed as hop-by-hop.
     pub(crate) identity_headers: Vec<HeaderName>,
@@ -121,9 +122,11 @@ pub(crate) struct Upstream {
 impl Upstream {
     /// From a URL.
     pub(crate) fn parse(url: &str) -> Result<Self, Failure> {
+        // What stands before an @ may be a password.
+        let shown = if url.contains('@') { String::new() } else { format!(" {url:?}") };
         let bad = |why: &str| {
             let message = format!(
-                "--upstream {url:?}: {why}; it takes a URL as in http://127.0.0.1:8080 or \
+                "--upstream{shown}: {why}; it takes a URL as in http://127.0.0.1:8080 or \
                  https://api.internal/base"
             );
             Failure::usage("upstream.url", message)
@@ -136,9 +139,7 @@ impl Upstream {
         }
         let authority = parts.authority.as_ref().ok_or_else(|| bad("it names no host"))?;
         if authority.as_str().contains('@') {
-            // Not repeated: what stands before the @ may be a password.
-            let message = "--upstream: a URL with a login in it is not supported";
-            return Err(Failure::usage("upstream.url", message));
+            return Err(bad("it has a login in it, which is not supported"));
         }
         if authority.host().is_empty() {
             return Err(bad("it names no host"));
@@ -188,7 +189,9 @@ mod tests {
         for bad in ["", "127.0.0.1:80", "ftp://h", "http://", "http://h/?q", "http://u:p@h", "/x"] {
             assert_eq!(read(bad), None, "{bad:?}");
         }
-        let error = Upstream::parse("http://u:secret@h").unwrap_err();
-        assert!(!error.message.contains("secret"));
+        for login in ["http://u:secret@h", "ftp://u:secret@h", "u:secret@h", "http://u:secret@ h"] {
+            let error = Upstream::parse(login).unwrap_err();
+            assert!(!error.message.contains("secret"), "{login}");
+        }
     }
 }

@@ -34,22 +34,35 @@ pub(crate) const RESERVED_TENANT: &str = onceward::engine::STORE_TENANT;
 pub(crate) struct Signs {
     jwt_seen: AtomicBool,
     jwt_came: Notify,
+    /// Whether such a credential is refused.
+    strict: bool,
 }
 
 impl Signs {
-    /// Resolves once a JWT came where static credentials are expected: a refreshed token is a new
-    /// caller. For one who waits.
-    pub(crate) async fn jwt_comes(&self) {
+    /// Resolves once a JWT came where static credentials are expected, with what to do about it: a
+    /// refreshed token is a new caller. For one who waits.
+    pub(crate) async fn jwt_comes(&self) -> &'static str {
         self.jwt_came.notified().await;
+        self.advice()
+    }
+
+    fn advice(&self) -> &'static str {
+        match self.strict {
+            true => {
+                "a JWT came as credential and was refused, as [identity] strict = true asks for; \
+                 to take them use source = \"jwt\""
+            }
+            false => {
+                "a JWT came as credential: a refreshed token is a new caller and its retries run \
+                 again; use [identity] source = \"jwt\", or strict = true to refuse it"
+            }
+        }
     }
 
     fn see_jwt(&self) {
         if !self.jwt_seen.load(Ordering::Relaxed) && !self.jwt_seen.swap(true, Ordering::Relaxed) {
             self.jwt_came.notify_one();
-            tracing::warn!(
-                "a JWT came as credential: a refreshed token would be a new caller and its retries \
-                 would run again; use [identity] source = \"jwt\", or strict = true to refuse it"
-            );
+            tracing::warn!("{}", self.advice());
         }
     }
 }
@@ -62,7 +75,7 @@ pub(crate) fn from_config(
     secret: &Secret,
 ) -> Result<(Identity, Arc<Signs>), Failure> {
     let section = &config.identity;
-    let signs = Arc::new(Signs::default());
+    let signs = Arc::new(Signs { strict: section.strict, ..Signs::default() });
     let identify: Identify = match section.source {
         Source::Authorization => {
             let (secret, strict) = (secret.derive("identity"), section.strict);

@@ -36,6 +36,9 @@ fn wrong_usage_is_exit_2_and_says_what_to_do() {
         (&["serve", "--upstream", "http://x", "--identity", "header"], "--tenant-header"),
         (&["serve", "--upstream", "http://x", "--lease", "1"], "30s"),
         (&["serve", "--upstream", "http://x", "--lease", "50ms"], "lease"),
+        (&["serve", "--upstream", "http://x", "--lease", "10h"], "error: retain_errors: 14400000"),
+        (&["serve", "--upstream", "http://u:hunter2@x/"], "--upstream: a URL with a login"),
+        (&["serve", "--upstream", "http://x/#hunter2"], "--upstream: a URL with a fragment"),
         (&["serve", "--upstream", "http://x", "--store", "redis://x"], "sqlite:"),
         (&["serve", "--upstream", "http://x", "--tls-cert", "c.pem"], "--tls-key"),
         (
@@ -46,6 +49,7 @@ fn wrong_usage_is_exit_2_and_says_what_to_do() {
         let (code, said) = ran(&folder, arguments);
         assert_eq!(code, 2, "{arguments:?}: {said}");
         assert!(said.contains(told), "{arguments:?}: {said}");
+        assert!(!said.contains("hunter2"), "{said}");
     }
 }
 

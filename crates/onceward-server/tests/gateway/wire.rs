@@ -345,6 +345,28 @@ async fn http_2_comes_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_only_we_may_say_is_removed_from_trailers() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await;
+            let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\
+                          trailer: x-sum\r\n\r\n2\r\nok\r\n0\r\nonceward-fence: 9\r\n\
+                          idempotency-replayed: true\r\nx-sum: 1\r\n\r\n";
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    let gateway = Gateway::start(&folder("trailers"), address, &[]);
+    let mut sender = h2(gateway.listen).await;
+    let asked = Request::get("http://api.example/x").body(Full::default()).unwrap();
+    let answer = sender.send_request(asked).await.unwrap().into_body().collect().await.unwrap();
+    let left: Vec<_> = answer.trailers().unwrap().keys().collect();
+    assert_eq!(left, ["x-sum"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rapid_reset_leaks_no_claim() {
     let at = target("rapid_reset").await;
     let mut sender = h2(at.address).await;

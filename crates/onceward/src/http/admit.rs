@@ -5,7 +5,7 @@ use http::HeaderMap;
 use http::header::{CONTENT_TYPE, IF_MATCH};
 use http::request::Parts;
 use onceward_core::audit::Trace;
-use onceward_core::canonical::{Arrays, CanonicalError};
+use onceward_core::canonical::{Arrays, CanonicalError, MAX_BODY_BYTES, NotCanonical};
 use onceward_core::decide::Claim;
 use onceward_core::diff::{DifferingPointers, diff_full, differing_pointers};
 use onceward_core::fingerprint::{
@@ -147,8 +147,7 @@ pub(super) fn admit(
 ) -> Result<Admitted, Refusal> {
     let media_type = media_type(&head.headers);
     let rules = rules(policy, &media_type);
-    let canonical = CanonicalBody::new(body, &rules)
-        .map_err(|error: CanonicalError| Refusal::new(Code::BodyNotCanonical, error.to_string()))?;
+    let canonical = CanonicalBody::new(body, &rules).map_err(no_canonical_form)?;
     let key = match (brought, policy.missing_key) {
         (Brought::Key(key), _) => key,
         (Brought::Nothing, MissingKey::Derive) => {
@@ -160,9 +159,7 @@ pub(super) fn admit(
             return Err(Refusal::new(Code::KeyRequired, detail));
         }
     };
-    if policy.if_match == IfMatch::Require {
-        required_if_match(head, policy)?;
-    }
+    required_if_match(head, policy)?;
     let fingerprint = FingerprintBuilder::new()
         .part("method", head.method.as_str().as_bytes())
         .part("path", one_spelling(head.uri.path()).as_bytes())
@@ -185,9 +182,26 @@ pub(super) fn admit(
     Ok(Admitted { claim, key, sight, canonical, sent, rules })
 }
 
-/// `If-Match` has to be there. Where the dialect is strict, its form is judged too; what it is
-/// compared with is the handler's to know.
-fn required_if_match(head: &Parts, policy: &Policy) -> Result<(), Refusal> {
+/// A body that can't be compared is refused; one that is only too large for that is told so.
+fn no_canonical_form(error: CanonicalError) -> Refusal {
+    match error {
+        CanonicalError::NotCanonical { reason: NotCanonical::TooLarge { .. }, .. } => {
+            let detail = format!(
+                "at most {MAX_BODY_BYTES} bytes of JSON can be compared; what is not JSON needs a \
+                 Content-Type that says so"
+            );
+            Refusal::new(Code::BodyTooLarge, detail)
+        }
+        error => Refusal::new(Code::BodyNotCanonical, error.to_string()),
+    }
+}
+
+/// `If-Match` has to be there, if the policy asks for it. Where the dialect is strict, its form is
+/// judged too; what it is compared with is the handler's to know.
+pub(super) fn required_if_match(head: &Parts, policy: &Policy) -> Result<(), Refusal> {
+    if policy.if_match != IfMatch::Require {
+        return Ok(());
+    }
     if !head.headers.contains_key(IF_MATCH) {
         let detail = "send If-Match with the ETag that you have seen";
         return Err(Refusal::new(Code::PreconditionRequired, detail));

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 
+use super::names::strip_ours;
 use super::room::Share;
 
 /// Any error, as bodies and services report it.
@@ -57,7 +58,14 @@ impl HttpBody for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.bytes).poll_frame(context)
+        let mut frame = Pin::new(&mut self.bytes).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &mut frame
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            // Behind a body as before it, only we say these.
+            strip_ours(trailers);
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
@@ -293,6 +301,19 @@ mod tests {
         fn size_hint(&self) -> SizeHint {
             self.hint
         }
+    }
+
+    #[test]
+    fn what_only_we_may_say_is_removed_from_trailers() {
+        let mut sent = http::HeaderMap::new();
+        for name in ["onceward-fence", "idempotency-replayed", "x-duplicate-of", "x-sum"] {
+            sent.insert(name, http::HeaderValue::from_static("1"));
+        }
+        let frames = [Ok::<_, BoxError>(Frame::trailers(sent))];
+        let body = Body::live(StreamBody::new(futures_util::stream::iter(frames)));
+        let read = body.collect().now_or_never().unwrap().unwrap();
+        let left: Vec<_> = read.trailers().unwrap().keys().collect();
+        assert_eq!(left, ["x-sum"]);
     }
 
     #[test]

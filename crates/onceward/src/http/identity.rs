@@ -83,12 +83,48 @@ impl Identity {
     }
 }
 
-/// Whether an `Authorization` value carries a JWT, which changes when it is refreshed.
+/// Whether an `Authorization` value carries a JWT, which changes when it is refreshed: signed
+/// (three parts) or encrypted (five), its first part an encoded JSON object however it is spaced.
 #[must_use]
 pub fn looks_like_jwt(credential: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(credential) else { return false };
-    let token = text.rsplit(' ').next().unwrap_or_default();
-    token.starts_with("eyJ") && token.split('.').count() == 3
+    let apart = |character: char| character.is_whitespace() || "\",".contains(character);
+    // As a parameter (`token=…`), or padded, which naive encoders do.
+    text.split(apart).any(|word| {
+        let parameter = word.split_once('=').map_or("", |(_, value)| value);
+        is_jwt(word) || is_jwt(parameter)
+    })
+}
+
+fn is_jwt(token: &str) -> bool {
+    let head = token.split('.').next().unwrap_or_default().trim_end_matches('=');
+    let is_object = |head: Vec<u8>| serde_json::from_slice::<Object>(&head).is_ok();
+    matches!(token.split('.').count(), 3 | 5)
+        && (head.starts_with("eyJ") || base64url(head).is_some_and(is_object))
+}
+
+type Object = serde_json::Map<String, serde_json::Value>;
+
+/// What base64url stands for (RFC 4648, section 5), without padding.
+fn base64url(text: &str) -> Option<Vec<u8>> {
+    let (mut out, mut held, mut bits) = (Vec::with_capacity(text.len()), 0_u32, 0);
+    for byte in text.bytes() {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'-' => 62,
+            b'_' => 63,
+            _ => return None,
+        };
+        held = held << 6 | u32::from(value);
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            out.push((held >> bits & 0xff) as u8);
+        }
+    }
+    Some(out)
 }
 
 /// The value of a header that comes exactly once.
@@ -160,9 +196,27 @@ mod tests {
     fn i30_a_jwt_is_noticed_and_refused_under_strict() {
         let jwt = "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.x";
         assert!(looks_like_jwt(jwt.as_bytes()));
-        assert!(!looks_like_jwt(b"Bearer sk_live_1.2"));
         let strict = Identity::Authorization { secret: [1; 32], strict: true };
-        assert_eq!(strict.identify(&head(&[("authorization", jwt)])), None);
+        for jwt in [
+            jwt,
+            // Encrypted, and with white space before, in and behind the header's object.
+            "Bearer eyJhbGciOiJkaXIiLCJlbmMiOiJBMjU2R0NNIn0..aXY.Y2lwaGVy.dGFn",
+            "Bearer eyAiYWxnIjogIm5vbmUiIH0.eyJzdWIiOiJhIn0.",
+            "Bearer ewogICJhbGciOiAibm9uZSIKfQ.eyJzdWIiOiJhIn0.x",
+            "Bearer IHsiYWxnIjoibm9uZSJ9.eyJzdWIiOiJhIn0.x",
+            "Bearer\teyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.x",
+            "Token token=\"eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.x\"",
+            "Token token=eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.x",
+            // Padded, though RFC 7515 has no padding.
+            "Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0=.c2ln",
+            "Bearer eyAiYWxnIjoiSFMyNTYifQ==.eyJzdWIiOiJhIn0=.c2ln",
+        ] {
+            assert!(looks_like_jwt(jwt.as_bytes()), "{jwt}");
+            assert_eq!(strict.identify(&head(&[("authorization", jwt)])), None, "{jwt}");
+        }
+        for other in ["Bearer sk_live_1.2", "Bearer a.b.c", "Bearer ey.es.on", "Basic YTpi", ""] {
+            assert!(!looks_like_jwt(other.as_bytes()), "{other}");
+        }
         assert!(strict.identify(&head(&[("authorization", "Bearer sk_1")])).is_some());
     }
 

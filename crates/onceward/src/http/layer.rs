@@ -26,7 +26,7 @@ use tower_service::Service;
 use crate::cache::Looked;
 use crate::engine::random_u64;
 
-use super::admit::{Admitted, Brought, admit, brought};
+use super::admit::{Admitted, Brought, admit, brought, required_if_match};
 use super::answer::{for_handler, mark_anew, said_again};
 use super::body::{Body, BoxError, Buffered, buffer, discard};
 use super::dialect::Dialect;
@@ -38,7 +38,7 @@ use super::policy::{Commits, MissingKey, Mode, Policy};
 use super::refusal::{Code, Refusal};
 use super::room::Share;
 use super::route::Place;
-use super::run::{Run, ServiceError};
+use super::run::{EarlyAnswer, Run, ServiceError};
 use super::served::Served;
 use super::shadow::shadow;
 
@@ -161,7 +161,7 @@ where
 async fn protect<S, B, R>(
     door: Arc<Door>,
     inner: S,
-    (mut head, body): (Parts, B),
+    (head, body): (Parts, B),
     (policy, place): (&Arc<Policy>, Place),
     (request_id, served, told): (&str, &mut Served, &mut Option<String>),
 ) -> Result<Response<Body>, Refusal>
@@ -174,29 +174,65 @@ where
     R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let speaker = policy.dialect.speaker();
     let mut key = brought(&head.headers, policy);
     let unkeyed = matches!((&key, policy.missing_key), (Ok(Brought::Nothing), MissingKey::Allow));
     if unkeyed && policy.commits == Commits::One {
         // Its writes have to be committed under some key; nobody will ever ask for this one.
         key = Ok(Brought::Key(format!("unkeyed-{}", unique_id())));
     } else if unkeyed {
-        if door.gates.limits_rate(place.route)
-            && let Some(caller) = door.identify(&mut head)
-        {
-            // Leaving the key out is no way around the limit.
-            door.gates.rate(place.route, &caller)?;
-        }
-        let mut leave = door.gates.enter_unclaimed(place.route)?;
-        let mut response = pass(inner, Request::from_parts(head, body), request_id).await;
-        leave.ended(Some(response.status()));
-        speaker.mark_unkeyed(response.headers_mut());
-        return Ok(response);
+        let at = (&**policy, place.route);
+        return without_key(&door, inner, (head, body), at, request_id).await;
     }
     // Boxed, because the future of all that may happen to a key is large, and what passes without
     // one need not carry it.
     let told = (served, told);
     Box::pin(keyed(door, inner, (head, body), (policy, place), told, (key, unkeyed))).await
+}
+
+/// The way of a request that brings no key where none is needed: streamed through, if it is one
+/// that the route takes. Leaving the key out is no way around anything else.
+async fn without_key<S, B, R>(
+    door: &Door,
+    inner: S,
+    (mut head, body): (Parts, B),
+    (policy, route): (&Policy, Option<usize>),
+    request_id: &str,
+) -> Result<Response<Body>, Refusal>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Error: Into<BoxError>,
+    B: HttpBody<Data = Bytes> + Unpin,
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    // A bound that nobody wrote is about what is held in memory, and nothing is here.
+    if route.is_some() && body.size_hint().lower() > policy.max_request_bytes {
+        return Err(too_large(&head, body, policy).await);
+    }
+    required_if_match(&head, policy)?;
+    if door.gates.limits_rate(route)
+        && let Some(caller) = door.identify(&mut head)
+    {
+        door.gates.rate(route, &caller)?;
+    }
+    let mut leave = door.gates.enter_unclaimed(route)?;
+    let called = call(inner, Request::from_parts(head, body)).await;
+    if let Err(error) = &called
+        && let Some(ServiceError::RequestBroken(why)) = error.downcast_ref()
+    {
+        return Err(broke_off(why));
+    }
+    let is_early = match &called {
+        Ok(response) => response.extensions().get::<EarlyAnswer>().is_some(),
+        Err(error) => matches!(error.downcast_ref(), Some(ServiceError::Unfinished(_))),
+    };
+    let mut response = passed(called, request_id);
+    // Of half a request the breaker hears nothing: whoever sends it would open it for all.
+    if !is_early {
+        leave.ended(Some(response.status()));
+    }
+    policy.dialect.speaker().mark_unkeyed(response.headers_mut());
+    Ok(response)
 }
 
 /// The protected way of a request whose key is known, or is to be refused.
@@ -285,22 +321,29 @@ where
 {
     match buffer(body, policy.max_request_bytes, &mut share).await {
         Buffered::Whole(body) => Ok(share.hold(body)),
-        Buffered::TooLarge(_, rest) => {
-            // A client that is still sending would not hear us; one that asked first waits.
-            if !head.headers.contains_key(EXPECT) {
-                discard(rest).await;
-            }
-            let detail = format!("at most {} bytes", policy.max_request_bytes);
-            Err(Refusal::new(Code::BodyTooLarge, detail))
-        }
+        Buffered::TooLarge(_, rest) => Err(too_large(head, rest, policy).await),
         Buffered::NoRoom(..) => {
             let detail = "too many bytes of requests are held already; retry with the same key";
             Err(Refusal::new(Code::Shed, detail))
         }
-        Buffered::Broken(error) => {
-            Err(Refusal::new(Code::BadRequest, format!("the body broke off: {error}")))
-        }
+        Buffered::Broken(error) => Err(broke_off(&error)),
     }
+}
+
+/// Refuses a body that is larger than the policy allows.
+async fn too_large<B>(head: &Parts, rest: B, policy: &Policy) -> Refusal
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+{
+    // A client that is still sending would not hear us; one that asked first waits.
+    if !head.headers.contains_key(EXPECT) {
+        discard(rest).await;
+    }
+    Refusal::new(Code::BodyTooLarge, format!("at most {} bytes", policy.max_request_bytes))
+}
+
+fn broke_off(why: &impl std::fmt::Display) -> Refusal {
+    Refusal::new(Code::BadRequest, format!("the body broke off: {why}"))
 }
 
 /// Claims, then runs or replays, in a task of its own: it goes on when the client goes away.
@@ -433,24 +476,32 @@ impl Settling<'_> {
 }
 
 /// The unprotected way: streamed through.
-pub(super) async fn pass<S, B, R>(
-    mut inner: S,
-    request: Request<B>,
-    request_id: &str,
-) -> Response<Body>
+pub(super) async fn pass<S, B, R>(inner: S, request: Request<B>, request_id: &str) -> Response<Body>
 where
     S: Service<Request<B>, Response = Response<R>>,
     S::Error: Into<BoxError>,
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let ready = std::future::poll_fn(|context| inner.poll_ready(context)).await;
-    let ready: Result<(), BoxError> = ready.map_err(Into::into);
-    let result: Result<Response<R>, BoxError> = match ready {
-        Ok(()) => inner.call(request).await.map_err(Into::into),
-        Err(error) => Err(error),
-    };
-    match result {
+    passed(call(inner, request).await, request_id)
+}
+
+async fn call<S, B, R>(mut inner: S, request: Request<B>) -> Result<Response<R>, BoxError>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Error: Into<BoxError>,
+{
+    std::future::poll_fn(|context| inner.poll_ready(context)).await.map_err(Into::into)?;
+    inner.call(request).await.map_err(Into::into)
+}
+
+/// What a service said to a request that is not protected.
+fn passed<R>(called: Result<Response<R>, BoxError>, request_id: &str) -> Response<Body>
+where
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    match called {
         Ok(response) => {
             if let Some(refusal) = response.extensions().get::<Refusal>() {
                 // No route, no dialect of its own; but the problem names this request.
@@ -462,12 +513,19 @@ where
             response
         }
         Err(error) => {
-            let (code, detail) = match error.downcast_ref::<ServiceError>() {
-                Some(ServiceError::NotSent(_)) => (Code::UpstreamFailed, "nothing was sent"),
-                Some(ServiceError::TimedOut(_)) => (Code::UpstreamTimeout, "no answer in time"),
-                None => (Code::UpstreamFailed, "the service gave no whole answer"),
+            let refusal = match error.downcast_ref::<ServiceError>() {
+                Some(ServiceError::RequestBroken(why)) => broke_off(why),
+                Some(ServiceError::NotSent(_)) => {
+                    Refusal::new(Code::UpstreamFailed, "nothing was sent")
+                }
+                Some(ServiceError::TimedOut(_)) => {
+                    Refusal::new(Code::UpstreamTimeout, "no answer in time")
+                }
+                Some(ServiceError::Unfinished(_)) | None => {
+                    Refusal::new(Code::UpstreamFailed, "the service gave no whole answer")
+                }
             };
-            unrouted(&Refusal::new(code, detail), request_id)
+            unrouted(&refusal, request_id)
         }
     }
 }

@@ -57,7 +57,7 @@ pub use preconditions::{Preconditions, ReadCheck, TagRules};
 pub use rate::RateLimit;
 pub use refusal::{Code, Conflict, Meaning, Refusal, spread};
 pub use route::{Place, Route, Routes};
-pub use run::{Attempt, ServiceError};
+pub use run::{Attempt, EarlyAnswer, ServiceError};
 pub use served::Served;
 pub use shadow::{ShadowReport, ShadowRoute};
 pub use spelling::one_spelling;

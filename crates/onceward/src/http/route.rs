@@ -1,7 +1,7 @@
 //! Routes: which policy a request falls under, and which path values belong to its key.
 //!
-//! A template is matched segment by segment, on the path in its one spelling (`spelling.rs`). The
-//! first route that fits wins.
+//! A template is matched segment by segment, both it and the path in their one spelling
+//! (`spelling.rs`). The first route that fits wins.
 
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use super::spelling::one_spelling;
 #[derive(Debug, Clone)]
 pub struct Route {
     method: Method,
+    /// What is not a parameter is in its one spelling.
     template: String,
     policy: Arc<Policy>,
 }
@@ -39,10 +40,12 @@ pub struct Place {
 }
 
 impl Route {
-    /// A route from `METHOD /path/with/{parameters}`.
+    /// A route from `METHOD /path/with/{parameters}`. However the path is spelled, `/é` or
+    /// `/%c3%a9`, it is the same route.
     ///
     /// # Errors
-    /// When the text has another form or the policy breaks a bound.
+    /// When the text has another form, when no request could ever match it, or when the policy
+    /// breaks a bound.
     pub fn new(text: &str, policy: Policy) -> Result<Self, LimitError> {
         let bad = |bound: &str| LimitError::new("match", format!("{text:?}"), bound);
         let Some((method, template)) = text.split_once(' ') else {
@@ -55,11 +58,39 @@ impl Route {
         let segments_fit = template
             .split('/')
             .all(|segment| parameter(segment).is_some() || !segment.contains(['{', '}']));
-        if !template.starts_with('/') || !segments_fit || text.len() > MAX_PART_BYTES {
+        if !template.starts_with('/') || !segments_fit {
             return Err(bad("METHOD /path/{parameter}, parameters as whole segments"));
         }
+        if literals(template).any(|literal| literal.contains(is_never_sent)) {
+            // It would protect nothing, and nobody would notice.
+            return Err(bad("a path as requests have it: leave out `?` and `#` and what follows \
+                            them, and write white space and the like encoded, as in %20"));
+        }
+        let segments = template.split('/').map(|segment| match parameter(segment) {
+            Some(_) => segment.into(),
+            None => one_spelling(segment),
+        });
+        let template = segments.collect::<Vec<_>>().join("/");
+        if method.as_str().len() + 1 + template.len() > MAX_PART_BYTES {
+            return Err(bad(&format!("at most {MAX_PART_BYTES} bytes, encodings written out")));
+        }
         policy.validate()?;
-        Ok(Self { method, template: template.to_string(), policy: Arc::new(policy) })
+        Ok(Self { method, template, policy: Arc::new(policy) })
+    }
+
+    /// Method and template: what policies, metrics and keys call it.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("{} {}", self.method, self.template)
+    }
+
+    /// The same for all routes that match the same requests, whatever they call their parameters:
+    /// only the first of them is ever reached.
+    #[must_use]
+    pub fn shape(&self) -> String {
+        let nameless = |segment| if parameter(segment).is_some() { "{}" } else { segment };
+        let segments: Vec<_> = self.template.split('/').map(nameless).collect();
+        format!("{} {}", self.method, segments.join("/"))
     }
 
     fn values(&self, method: &Method, path: &str) -> Option<Vec<String>> {
@@ -112,7 +143,7 @@ impl Routes {
         }
         self.written.iter().enumerate().find_map(|(at, route)| {
             let values = route.values(method, path)?;
-            let endpoint = format!("{method} {}", route.template);
+            let endpoint = route.endpoint();
             Some((&route.policy, Place { endpoint, values, route: Some(at) }))
         })
     }
@@ -125,9 +156,7 @@ impl Routes {
 
     /// Each route's endpoint and policy; none when there are no written ones.
     pub fn list(&self) -> impl Iterator<Item = (String, &Policy)> {
-        self.written
-            .iter()
-            .map(|route| (format!("{} {}", route.method, route.template), &*route.policy))
+        self.written.iter().map(|route| (route.endpoint(), &*route.policy))
     }
 }
 
@@ -139,6 +168,16 @@ fn is_protected(method: &Method) -> bool {
 fn parameter(segment: &str) -> Option<&str> {
     let name = segment.strip_prefix('{')?.strip_suffix('}')?;
     (!name.is_empty() && !name.contains(['{', '}'])).then_some(name)
+}
+
+/// What of a template is compared as it stands.
+fn literals(template: &str) -> impl Iterator<Item = &str> {
+    template.split('/').filter(|segment| parameter(segment).is_none())
+}
+
+/// Whether no request can have a character in its path: it ends one, or comes only encoded.
+fn is_never_sent(character: char) -> bool {
+    character.is_whitespace() || character.is_control() || "?#<>`".contains(character)
 }
 
 /// A part that fits into a key: itself, or its start and the hash of all of it.
@@ -204,6 +243,27 @@ mod tests {
     }
 
     #[test]
+    fn another_spelling_of_a_template_is_the_same_route() {
+        for (template, paths, endpoint) in [
+            ("/prix/été", &["/prix/%C3%A9t%C3%A9", "/prix/%c3%a9t%c3%a9"], "/prix/%C3%A9t%C3%A9"),
+            ("/caf%c3%a9", &["/caf%C3%A9", "/caf%c3%a9"], "/caf%C3%A9"),
+            ("/%7Ebob", &["/~bob", "/%7ebob"], "/~bob"),
+            ("/{naïve}/%2f", &["/x/%2F", "/x/%2f"], "/{naïve}/%2F"),
+        ] {
+            let route = Route::new(&format!("POST {template}"), Policy::default()).unwrap();
+            let routes = Routes::written(vec![route]);
+            for path in paths {
+                let (_, place) = routes.find(&Method::POST, path).expect(path);
+                assert_eq!(place.endpoint, format!("POST {endpoint}"));
+            }
+        }
+        let shape = |text: &str| Route::new(text, Policy::default()).unwrap().shape();
+        assert_eq!(shape("POST /x/{a}/é"), shape("POST /x/{b}/%c3%a9"));
+        assert_ne!(shape("POST /x/{a}"), shape("PUT /x/{a}"));
+        assert_ne!(shape("POST /x/{a}"), shape("POST /x/a"));
+    }
+
+    #[test]
     fn without_written_routes_a_path_is_its_own_template() {
         let routes = Routes::every(Policy::unwritten()).unwrap();
         let (policy, place) = routes.find(&Method::POST, "/any/thing").unwrap();
@@ -222,6 +282,12 @@ mod tests {
         for text in ["", "POST", "GET /x", "POST x", "POST /{a", "POST /a{b}", "PO ST /x"] {
             assert!(Route::new(text, Policy::default()).is_err(), "{text:?}");
         }
+        for never in ["/a?b=1", "/a?", "/a#b", "/a b", "/a ", "/a\tb", "/a\u{7f}", "/<a>", "/`"] {
+            let error = Route::new(&format!("POST {never}"), Policy::default()).unwrap_err();
+            assert!(error.to_string().contains("as requests have it"), "{never:?}: {error}");
+        }
+        let long = format!("POST /{}", "é".repeat(200));
+        assert!(Route::new(&long, Policy::default()).is_err(), "it is three times as long encoded");
         let policy = Policy { retain_ms: 20_000, retain_errors_ms: 20_000, ..Policy::default() };
         let error = Route::new("POST /x", policy).unwrap_err();
         assert!(error.to_string().contains("back-off + lease + wait"), "{error}");

@@ -36,7 +36,21 @@ pub enum ServiceError {
     /// It took too long; whether it had its effect is not known.
     #[error("no answer in time: {0}")]
     TimedOut(String),
+    /// The request's own body broke off on its way to the service: that says nothing about the
+    /// service, and no breaker counts it. Only a request without a key is sent on before all of its
+    /// body is there.
+    #[error("the request's body broke off: {0}")]
+    RequestBroken(String),
+    /// The service broke off while the client was still to send the rest of its body: it may have
+    /// waited for long enough. No breaker counts that either.
+    #[error("no answer before the request was whole: {0}")]
+    Unfinished(String),
 }
+
+/// Marks an answer (in its extensions) that came while the client was still to send the rest of its
+/// body: whoever keeps it back can make a service fail, and no breaker counts that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EarlyAnswer;
 
 /// What a handler may know about its attempt; found in the request's extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -354,7 +368,7 @@ impl Run<'_> {
                 let _ = engine.abandon(self.permit, "no answer in time").await;
                 (Code::UpstreamTimeout, "whether it had its effect is not known")
             }
-            None => {
+            Some(ServiceError::RequestBroken(_) | ServiceError::Unfinished(_)) | None => {
                 let _ = engine.abandon(self.permit, "no whole answer came").await;
                 (Code::UpstreamFailed, "whether it had its effect is not known")
             }
