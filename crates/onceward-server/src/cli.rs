@@ -315,7 +315,7 @@ pub(crate) struct KeysResolve {
     #[arg(long = "as", value_name = "WHAT", env = "ONCEWARD_AS")]
     pub(crate) what: ResolveAs,
     /// With `--as done`: the outcome to replay, as text or from `@FILE`; JSON where a server holds
-    /// the store. Default: empty.
+    /// the store. Default: null.
     #[arg(long, value_name = "TEXT|@FILE", env = "ONCEWARD_OUTCOME")]
     pub(crate) outcome: Option<String>,
     /// With `--as dead`: why. Default: "resolved by hand".

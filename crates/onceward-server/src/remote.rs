@@ -18,7 +18,9 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::Connect;
 use hyper_util::rt::TokioExecutor;
 use onceward_core::key::Key;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::admin::ACTOR_HEADER;
 use crate::cli::{
@@ -96,15 +98,25 @@ impl Remote {
         actor: Option<&str>,
         body: Option<&Value>,
     ) -> Result<Value, Failure> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        self.call_with(method, path, actor, body).await
+    }
+
+    /// The same with a body that is sent as it is.
+    async fn call_with(
+        &self,
+        method: Method,
+        path: &str,
+        actor: Option<&str>,
+        body: String,
+    ) -> Result<Value, Failure> {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.server))
             .header(AUTHORIZATION, self.token.clone());
-        // A name that is no header value is left to the server, which knows the token's.
-        if let Some(actor) = actor.and_then(|actor| HeaderValue::from_str(actor).ok()) {
-            request = request.header(ACTOR_HEADER, actor);
+        if let Some(actor) = actor {
+            request = request.header(ACTOR_HEADER, named(actor)?);
         }
-        let body = body.map(Value::to_string).unwrap_or_default();
         let request = request.body(Full::new(Bytes::from(body)));
         let request = request.map_err(|error| self.unreachable(&error))?;
         let sent = async {
@@ -339,32 +351,41 @@ async fn show(remote: &Remote, key: &Key, out: &Out) -> Result<(), Failure> {
 
 async fn resolve(remote: &Remote, args: &KeysResolve, out: &Out) -> Result<(), Failure> {
     keys::check_flags(args)?;
-    let mut body = Map::new();
-    match args.what {
-        ResolveAs::Rerun => {
-            body.insert("as".into(), json!("rerun"));
-            body.insert("force".into(), json!(args.force));
-        }
-        ResolveAs::Dead => {
-            body.insert("as".into(), json!("dead"));
-            body.extend(args.reason.as_ref().map(|reason| ("reason".into(), json!(reason))));
-        }
-        ResolveAs::Done => {
-            body.insert("as".into(), json!("done"));
-            if let Some(text) = &args.outcome {
-                let outcome: Value =
-                    serde_json::from_slice(&keys::outcome(text)?).map_err(|_| {
-                        let message = "through a server --outcome must be JSON: quote a text";
-                        Failure::usage("outcome.json", message)
-                    })?;
-                body.insert("outcome".into(), outcome);
-            }
-        }
-    }
+    let body = match args.what {
+        ResolveAs::Rerun => json!({ "as": "rerun", "force": args.force }).to_string(),
+        ResolveAs::Dead => json!({ "as": "dead", "reason": args.reason }).to_string(),
+        ResolveAs::Done => done(&keys::outcome_of(args)?)?,
+    };
     let path = format!("/v1/records/{}/resolve", encoded(&args.key.to_string()));
     let actor = by(&args.actor);
-    remote.call(Method::POST, &path, actor.as_deref(), Some(&Value::Object(body))).await?;
+    remote.call_with(Method::POST, &path, actor.as_deref(), body).await?;
     keys::told(&args.key, keys::is_now(args.what), out)
+}
+
+/// The body that says that a record is done. Its outcome is what others replay: it stays as it was
+/// written, because a number that is read and written again may become another.
+fn done(outcome: &[u8]) -> Result<String, Failure> {
+    #[derive(Serialize)]
+    struct Done<'a> {
+        r#as: &'a str,
+        outcome: &'a RawValue,
+    }
+    let no_json = |_| {
+        let message = "through a server --outcome must be JSON: quote a text";
+        Failure::usage("outcome.json", message)
+    };
+    let outcome = serde_json::from_slice(outcome).map_err(no_json)?;
+    serde_json::to_string(&Done { r#as: "done", outcome }).map_err(no_json)
+}
+
+/// A name for the audit as a header: UTF-8, as it is. One that no header can carry is refused, or
+/// someone else would be on record.
+fn named(actor: &str) -> Result<HeaderValue, Failure> {
+    HeaderValue::from_bytes(actor.as_bytes()).map_err(|_| {
+        let message =
+            "--actor has control characters, which a server can't be sent: leave them out";
+        Failure::usage("actor", message)
+    })
 }
 
 fn by(actor: &Actor) -> Option<String> {

@@ -27,11 +27,11 @@ use super::answer::json;
 use super::auth::Who;
 use super::fields::Reading;
 use super::opaque::cursor;
-use super::params::{Limit, Param, params};
+use super::params::{AboutKey, Limit, Param, params};
 use super::problem::{Problem, ProblemBody};
 use super::records::PageAnswer;
 use crate::commands::audit::told;
-use crate::export::{Format, KeyHash, entry_json};
+use crate::export::{Format, entry_json};
 use crate::times::Moment;
 
 /// Entries that are read at once for a stream.
@@ -65,7 +65,7 @@ params! {
         /// Only about this key: a record's ref, `tenant:kind:scope:id`, or its hash as logs and
         /// entries show it.
         #[param(value_type = Option<String>)]
-        key: Option<KeyHash>,
+        key: Option<AboutKey>,
         /// Only this action, such as `request.done`.
         action: Option<String>,
         /// Not before: RFC 3339, a day, a while ago (`3h`), or milliseconds since 1970.
@@ -174,12 +174,15 @@ pub(crate) async fn list(
     params: AuditParams,
 ) -> Result<Response, Problem> {
     let tenant = who.filter(params.tenant)?;
+    if let Some(theirs) = params.key.as_ref().and_then(|key| key.tenant.as_deref()) {
+        who.may(theirs)?;
+    }
     let engine = state.engine();
     let now = engine.now().await?;
     let filter = AuditFilter {
         tenant: tenant.as_deref().map(|tenant| escape(tenant).into_owned()),
         subject: params.subject,
-        key_hash: params.key.map(|key| key.0),
+        key_hash: params.key.map(|key| key.hash.0),
         action: params.action,
         from: params.from.map(|moment| moment.resolve(now)),
         to: params.to.map(|moment| moment.resolve(now)),

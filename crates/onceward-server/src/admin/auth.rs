@@ -7,9 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use axum::extract::{ConnectInfo, FromRequestParts};
-use http::StatusCode;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
+use http::{HeaderValue, StatusCode};
 use onceward_core::audit::Trace;
 use onceward_core::limits::MAX_PART_BYTES;
 use sha2::{Digest, Sha256};
@@ -190,9 +190,18 @@ fn identify(head: &Parts, state: &AdminState, now: Instant) -> Result<Who, Probl
         _ => return Err(Problem::unauthorized("this token is not known here")),
     };
     let ids = head.extensions.get::<Ids>().cloned().unwrap_or_default();
-    let actor = head.headers.get(ACTOR_HEADER).and_then(|value| value.to_str().ok());
-    let actor = actor.filter(|_| principal.reach == Reach::Operator).map(String::from);
+    let actor = match principal.reach {
+        Reach::Operator => head.headers.get(ACTOR_HEADER).map(named).transpose()?,
+        Reach::Tenant(_) => None,
+    };
     Ok(Who { principal: principal.clone(), ids, actor })
+}
+
+/// Whom the operator's token speaks for. What is no text is refused, or the audit would name
+/// someone else.
+fn named(value: &HeaderValue) -> Result<String, Problem> {
+    let name = std::str::from_utf8(value.as_bytes());
+    name.map(String::from).map_err(|_| Problem::malformed("Onceward-Actor must be UTF-8"))
 }
 
 fn locked_out(wait: Duration) -> Problem {

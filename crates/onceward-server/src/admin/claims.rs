@@ -7,7 +7,7 @@ use axum::response::Response;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use http::StatusCode;
-use onceward::engine::EngineError;
+use onceward::engine::{EngineError, STORE_SPACE_PREFIX, STORE_TENANT};
 use onceward_core::canonical::Arrays;
 use onceward_core::decide::{Claim, Verdict};
 use onceward_core::diff::{DifferingPointers, differing_pointers};
@@ -48,7 +48,8 @@ body! {
         /// What the id is unique in: endpoint, handler, …
         #[schema(value_type = String, min_length = 1, max_length = 512)]
         scope: Part,
-        /// The key's id.
+        /// The key's id. Tenant, scope and id have at most 2,560 bytes together, escaped: `%`, `:`
+        /// and control characters count three.
         #[schema(value_type = String, min_length = 1, max_length = 512)]
         id: Part,
         /// What is to be done, as JSON: the same id with another payload is a mismatch. Either this
@@ -376,6 +377,13 @@ impl Asked {
         reading: &mut Reading,
     ) -> Option<Self> {
         let tenant = body.tenant.0;
+        // Whoever had one of these would stop the store's own workers.
+        let is_ours = tenant == STORE_TENANT && body.scope.0.starts_with(STORE_SPACE_PREFIX);
+        if is_ours {
+            let message = "is the store's own: scopes of tenant onceward that start with onceward. \
+                           are kept by it";
+            reading.wrong(format!("{at}/scope"), message);
+        }
         let guard = match &body.guard {
             Some(guard) => guard.rule(&tenant, &format!("{at}/guard"), reading).map(Some),
             None => Some(None),
@@ -403,7 +411,7 @@ impl Asked {
             Some(kept.encode().into())
         });
         let wait = Duration::from_millis(body.wait_ms.map_or(0, |wait| wait.0));
-        Some(Self { claim, wait, payload: body.payload })
+        (!is_ours).then_some(Self { claim, wait, payload: body.payload })
     }
 
     /// A wait that the drain cut short has found out nothing.

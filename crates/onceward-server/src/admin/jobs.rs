@@ -8,12 +8,11 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
-use onceward::engine::{STORE_SPACE_PREFIX, Take, Taken};
+use onceward::engine::{EngineError, STORE_SPACE_PREFIX, Take, Taken};
 use onceward::worker::job_key;
 use onceward_core::decide::{Enqueue, NewJob};
 use onceward_core::fingerprint::content_hash16;
 use onceward_core::key::{Key, Kind};
-use onceward_core::limits::MAX_RETAIN_MS;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -51,7 +50,8 @@ body! {
         /// Any JSON; the worker gets it as it is.
         #[schema(value_type = Object)]
         payload: Payload,
-        /// Not before, as RFC 3339 or milliseconds since 1970. Default: at once.
+        /// Not before, as RFC 3339 or milliseconds since 1970, at most ten years ahead. Default: at
+        /// once.
         #[schema(value_type = Option<String>)]
         run_at: Option<When>,
         /// 0 (default) to 9; higher ones are taken first.
@@ -172,8 +172,8 @@ pub(crate) async fn enqueue(
     let mut job = reading.end(job)?;
     job.terms = terms.unwrap_or(job.terms);
     who.may(&job.key.tenant())?;
-    if let Some(When(at)) = run_at {
-        job.run_in_ms = at.since(state.engine().now().await?).min(MAX_RETAIN_MS);
+    if let Some(when) = run_at {
+        job.run_in_ms = when.run_in_ms(state.engine().now().await?)?;
     }
     let answer = |made, state| JobAnswer {
         reference: reference(&job.key),
@@ -312,6 +312,7 @@ fn taken_json(state: &AdminState, taken: Taken) -> TakenAnswer {
     params(("queue" = String, Path, description = "Which queue")),
     responses(
         (status = 200, description = "It is paused", body = QueueAnswer),
+        (status = 400, description = "Not a queue's name", body = ProblemBody),
         (status = 403, description = "Not the operator's token", body = ProblemBody),
     )
 )]
@@ -329,6 +330,7 @@ pub(crate) async fn pause(
     params(("queue" = String, Path, description = "Which queue")),
     responses(
         (status = 200, description = "It gives jobs again", body = QueueAnswer),
+        (status = 400, description = "Not a queue's name", body = ProblemBody),
         (status = 403, description = "Not the operator's token", body = ProblemBody),
     )
 )]
@@ -347,6 +349,13 @@ async fn set_paused(
     paused: bool,
 ) -> Result<Response, Problem> {
     who.must_operate()?;
-    let changed = state.engine().set_paused(&queue, paused, &who.trace()).await?;
+    let changed = state.engine().set_paused(&queue, paused, &who.trace()).await;
+    let changed = changed.map_err(|error| match error {
+        // The engine keeps a pause under a subject; whoever asks knows it as the queue.
+        EngineError::Limit(limit) => {
+            Problem::field("/queue", format!("is {}, but must be {}", limit.value, limit.bound))
+        }
+        error => error.into(),
+    })?;
     Ok(json(StatusCode::OK, &QueueAnswer { queue, paused, changed }))
 }

@@ -20,6 +20,11 @@ use crate::output::hex;
 
 /// Longest id that is taken over from a client.
 const ID_BYTES_MAX: usize = 200;
+/// What requests for a path or a method that is not there are counted under.
+const NO_SUCH_ENDPOINT: &str = "(no such endpoint)";
+
+const ROUTE_UNKNOWN: &str = "route.unknown";
+const METHOD_NOT_ALLOWED: &str = "method.not_allowed";
 
 /// The ids of a request.
 #[derive(Debug, Clone, Default)]
@@ -68,8 +73,7 @@ pub(crate) async fn observe(
     let _under_way = state.metrics().started();
     let ids = Ids::of(request.headers());
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let endpoint = format!("{} {}", request.method(), path.unwrap_or("(no such path)"));
-    let endpoint = state.metrics().endpoint(&endpoint);
+    let endpoint = format!("{} {}", request.method(), path.unwrap_or_default());
     request.extensions_mut().insert(ids.clone());
     let mut response = next.run(request).await;
     let about = response.extensions_mut().remove::<About>().unwrap_or_default();
@@ -81,6 +85,9 @@ pub(crate) async fn observe(
         }
         response = problem.written(&ids.request);
     }
+    // Anybody can make up methods and paths: together they have one name.
+    let is_ours = ![ROUTE_UNKNOWN, METHOD_NOT_ALLOWED].contains(&verdict);
+    let endpoint = state.metrics().endpoint(if is_ours { &endpoint } else { NO_SUCH_ENDPOINT });
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     for (name, id) in
@@ -111,12 +118,12 @@ pub(crate) async fn observe(
 
 /// 404 for a path that is not ours.
 pub(crate) async fn no_such_path() -> Problem {
-    Problem::absent("route.unknown", "there is nothing here; GET /openapi.json tells what there is")
+    Problem::absent(ROUTE_UNKNOWN, "there is nothing here; GET /openapi.json tells what there is")
 }
 
 /// 405 for a method that the path does not have.
 pub(crate) async fn no_such_method() -> Problem {
     let title = "The path has no such method";
     let detail = "GET /openapi.json tells which methods the path has";
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method.not_allowed", title, detail)
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, METHOD_NOT_ALLOWED, title, detail)
 }

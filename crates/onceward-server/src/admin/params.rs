@@ -11,12 +11,12 @@ use onceward_core::key::Kind;
 use onceward_core::record::State;
 
 use super::AdminState;
-use super::fields::{Reading, unknown};
+use super::fields::{Reading, moment, unknown};
 use super::opaque::{read_cursor, read_reference};
 use super::problem::Problem;
 use crate::cli::{LIMIT_DEFAULT, LIMIT_MAX};
 use crate::export::KeyHash;
-use crate::times::Moment;
+use crate::times::{BadMoment, Moment};
 
 /// A value that a parameter may have.
 pub(crate) trait Param: Sized {
@@ -192,14 +192,11 @@ impl Param for Option<Moment> {
         if let Ok(ms) = text.parse::<u64>() {
             return Some(Some(Moment::At(onceward_core::stamp::At(ms))));
         }
-        match text.parse() {
-            Ok(moment) => Some(Some(moment)),
-            Err(error) => {
-                let error: crate::times::BadMoment = error;
-                reading.wrong(pointer, error.to_string());
-                None
-            }
+        let moment = moment(text);
+        if moment.is_none() {
+            reading.wrong(pointer, BadMoment.to_string());
         }
+        moment.map(Some)
     }
 
     fn absent() -> Self {
@@ -207,16 +204,30 @@ impl Param for Option<Moment> {
     }
 }
 
-impl Param for Option<KeyHash> {
+/// The key that entries are about.
+#[derive(Debug)]
+pub(crate) struct AboutKey {
+    /// What they are found by.
+    pub(crate) hash: KeyHash,
+    /// Whose key it is; a hash does not tell.
+    pub(crate) tenant: Option<String>,
+}
+
+impl Param for Option<AboutKey> {
     fn read(text: &str, pointer: &str, reading: &mut Reading) -> Option<Self> {
-        let hash = read_reference(text).map(|key| KeyHash::of(&key));
-        let hash = hash.or_else(|| KeyHash::read(text).ok());
-        if hash.is_none() {
+        let about = match read_reference(text) {
+            Some(key) => {
+                let tenant = Some(key.tenant().into_owned());
+                Some(AboutKey { hash: KeyHash::of(&key), tenant })
+            }
+            None => KeyHash::read(text).ok().map(|hash| AboutKey { hash, tenant: None }),
+        };
+        if about.is_none() {
             let message = "must be a record's ref, its key (tenant:kind:scope:id) or the hash of \
                            it that logs and entries show";
             reading.wrong(pointer, message);
         }
-        hash.map(Some)
+        about.map(Some)
     }
 
     fn absent() -> Self {

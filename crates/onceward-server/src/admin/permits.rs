@@ -9,7 +9,7 @@ use http::StatusCode;
 use onceward_core::Bytes;
 use onceward_core::decide::{Completion, Finish, Permit, Retry};
 use onceward_core::key::{Key, Kind};
-use onceward_core::limits::{MAX_BATCH_BYTES, MAX_RETAIN_MS};
+use onceward_core::limits::MAX_BATCH_BYTES;
 use onceward_core::retry::JOB_BACKOFF;
 use onceward_core::stamp::Fence;
 use serde::Serialize;
@@ -62,8 +62,8 @@ body! {
         error: String,
         /// Whether another attempt may follow; otherwise it is dead.
         retry: bool,
-        /// When, as RFC 3339 or milliseconds since 1970. Default: at once; a job after 1, 2, 4, …
-        /// seconds and up to half of that at random.
+        /// When, as RFC 3339 or milliseconds since 1970, at most ten years ahead. Default: at once;
+        /// a job after 1, 2, 4, … seconds and up to half of that at random.
         #[schema(value_type = Option<String>)]
         run_at: Option<When>,
     }
@@ -160,7 +160,7 @@ pub(crate) async fn fail(
     let permit = held.permit.as_ref().ok_or_else(lost)?;
     let retry = match (body.retry, body.run_at) {
         (false, _) => Retry::Never,
-        (true, Some(at)) => Retry::In(at.0.since(held.now).min(MAX_RETAIN_MS)),
+        (true, Some(when)) => Retry::In(when.run_in_ms(held.now)?),
         (true, None) => Retry::In(next_attempt_ms(permit)),
     };
     let finish = state.engine().fail(permit, &body.error, retry).await?;

@@ -100,7 +100,8 @@ body! {
         outcome: Option<Json>,
         /// With `dead`: why. Default: "resolved by hand".
         reason: Option<String>,
-        /// With `rerun`: also when its subject has moved past it. Default: false.
+        /// With `rerun`: also when its subject has moved past it; a claim is to be made without its
+        /// guard then. Default: false.
         force: Option<bool>,
     }
 }
@@ -108,7 +109,8 @@ body! {
 body! {
     /// How to retry a dead letter.
     pub(crate) struct RetryBody {
-        /// Also when its subject has moved past it. Default: false.
+        /// Also when its subject has moved past it; a claim is to be made without its guard then.
+        /// Default: false.
         force: Option<bool>,
     }
 }

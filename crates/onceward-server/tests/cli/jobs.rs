@@ -1,15 +1,13 @@
 //! `onceward jobs` and `onceward dead`: on a store, and through the server that holds it.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Stdio};
 
 use onceward::engine::{Engine, Take};
 use onceward::worker::Job;
 use onceward_core::decide::{Finish, Retry};
 use serde_json::Value;
 
-use super::sample::{command, engine, folder, make, run, runtime};
+use super::sample::{engine, folder, make, run, runtime, serve};
 
 /// Five jobs of two tenants in one queue, four of them dead, and one ordered dead one that its
 /// subject has passed.
@@ -105,33 +103,6 @@ fn a22_dead_letters_are_retried_and_discarded_one_by_one_or_all() {
     assert_eq!(ids(&run(&folder, &["dead", "list", "--json"]).json()), [""; 0]);
     let neither = run(&folder, &["dead", "retry"]);
     assert_eq!(neither.code, 2, "a key or --all");
-}
-
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn serve(folder: &Path) -> Server {
-    let arguments = [
-        "serve",
-        "--upstream",
-        "http://127.0.0.1:9",
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        "127.0.0.1:0",
-    ];
-    let mut serve = command(folder, &arguments);
-    let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut first = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
-    assert!(first.contains("http://"), "{first}");
-    Server(child)
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use onceward_core::decide::Verdict;
 use serde_json::Value;
 
-use super::sample::{claim, engine, folder, make, request, run, runtime};
+use super::sample::{claim, command, engine, folder, make, ran, request, run, runtime, serve};
 
 fn keys_of(page: &Value) -> Vec<(String, String)> {
     let text = |item: &Value, field: &str| item[field].as_str().unwrap().to_string();
@@ -204,4 +204,42 @@ fn erasing_needs_a_yes() {
     let running = run(&folder, &["keys", "erase", &request("running").to_string(), "--yes"]);
     assert_eq!(running.code, 1);
     assert!(running.stderr.contains("holds its lease"), "{}", running.stderr);
+}
+
+/// Outcomes are replayed and actors are on record: neither may depend on who holds the store.
+#[test]
+fn a_decision_is_the_same_through_a_server() {
+    // None of this survives being read as numbers and members and written again.
+    let outcome = r#"{"z":12345678901234567890123,"a":1.10,"z":1E2, "t":"\u00e9"}"#;
+    for through_a_server in [false, true] {
+        let folder = folder(&format!("same-{through_a_server}"));
+        make(&folder);
+        let server = through_a_server.then(|| serve(&folder));
+        let unknown = request("unknown").to_string();
+        let resolve = ["keys", "resolve", &unknown, "--as", "done", "--outcome", outcome];
+        run(&folder, &[&resolve[..], &["--actor", "jürgen"]].concat()).ok();
+        let dead = "globex:job:mail:m1";
+        let mut without = command(&folder, &["keys", "resolve", dead, "--as", "done"]);
+        ran(without.env("USER", "Łucja").output().unwrap()).ok();
+        for (key, outcome, actor) in [(&*unknown, outcome, "jürgen"), (dead, "null", "Łucja")] {
+            let shown = run(&folder, &["keys", "show", key, "--json"]).json();
+            assert_eq!(shown["outcome"]["text"], outcome, "through a server: {through_a_server}");
+            let audit = run(&folder, &["audit", "list", "--key", key, "--json"]).json();
+            let last = audit["items"].as_array().unwrap().last().unwrap();
+            assert_eq!(last["actor"], actor, "through a server: {through_a_server}");
+        }
+        drop(server);
+    }
+}
+
+#[test]
+fn an_actor_that_can_not_be_sent_is_refused_and_nothing_is_done() {
+    let folder = folder("actor");
+    make(&folder);
+    let _server = serve(&folder);
+    let unknown = request("unknown").to_string();
+    let resolve = ["keys", "resolve", &unknown, "--as", "rerun", "--actor", "a\nb", "--json"];
+    let refused = run(&folder, &resolve);
+    assert_eq!((refused.code, refused.error().0.as_str()), (2, "actor"));
+    assert_eq!(run(&folder, &["keys", "show", &unknown, "--json"]).json()["state"], "unknown");
 }

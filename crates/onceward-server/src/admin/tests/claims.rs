@@ -295,3 +295,55 @@ async fn a_draining_server_grants_nothing_and_ends_waits() {
     complete(&server, &granted, json!("late but fine")).await.ok();
     tokio::time::timeout(Duration::from_secs(30), server.stop()).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_dead_claim_that_was_passed_runs_by_force_and_without_its_guard() {
+    let server = Server::start("forced").await;
+    let guarded = |id: &str, position: u64| {
+        with(claim(id), "guard", json!({"subject": "cart/1", "above": position}))
+    };
+    let first = verdict(&server, guarded("first", 1)).await;
+    let failed = json!({"permit": first["permit"], "error": "poison", "retry": false});
+    server.post("/v1/permits/fail", failed).await.ok();
+    let second = verdict(&server, guarded("second", 2)).await;
+    complete(&server, &second, json!(2)).await.ok();
+    let retry = format!("/v1/dead/{}/retry", first["ref"].as_str().unwrap());
+    let stale = server.post(&retry, json!({})).await.problem(409);
+    assert_eq!((&stale["code"], &stale["current"]), (&"record.stale".into(), &2.into()));
+    server.post(&retry, json!({"force": true})).await.ok();
+    assert_eq!(verdict(&server, guarded("first", 1)).await["verdict"], "stale");
+    let again = verdict(&server, claim("first")).await;
+    assert_eq!(again["verdict"], "run", "{again}");
+    complete(&server, &again, json!(1)).await.ok();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_key_that_is_too_long_when_it_is_escaped_is_refused() {
+    let server = Server::start("long-key").await;
+    let sign = "%".repeat(512);
+    let long = with(with(claim(&sign), "tenant", json!(sign)), "scope", json!(sign));
+    let problem = server.post("/v1/claims", long).await.problem(400);
+    assert_eq!(problem["errors"][0]["pointer"], "/id");
+    let message = problem["errors"][0]["message"].as_str().unwrap();
+    assert!(message.contains("2560 bytes, escaped"), "{message}");
+    server.stop().await;
+}
+
+/// A consumer's role is a lease in the store's own tenant: whoever took it would stop the consumer.
+#[tokio::test]
+async fn the_stores_own_leases_can_not_be_claimed() {
+    let server = Server::start("own-leases").await;
+    let own = with(with(claim("k"), "tenant", json!("onceward")), "scope", json!("onceward.relay"));
+    let problem = server.post("/v1/claims", own.clone()).await.problem(400);
+    assert_eq!(problem["errors"][0]["pointer"], "/scope", "{problem}");
+    let batch = json!({"claims": [claim("k"), own]});
+    let problem = server.post("/v1/claims/batch", batch).await.problem(400);
+    assert_eq!(problem["errors"][0]["pointer"], "/claims/1/scope", "{problem}");
+    // Either of the two alone is nobody's but the caller's.
+    for (member, value) in [("tenant", "onceward"), ("scope", "onceward.relay")] {
+        let fine = verdict(&server, with(claim(member), member, json!(value))).await;
+        assert_eq!(fine["verdict"], "run");
+    }
+    server.stop().await;
+}

@@ -40,7 +40,7 @@ async fn a18_a_job_is_made_once_and_taken_by_priority() {
     urgent["priority"] = 9.into();
     server.post("/v1/jobs", urgent).await.ok();
     let mut later = job("cleo");
-    later["run_at"] = "2999-01-01T00:00:00Z".into();
+    later["run_at"] = server.engine.now().await.unwrap().plus(3_600_000).0.into();
     server.post("/v1/jobs", later).await.ok();
     let jobs = taken(&server, take()).await;
     assert_eq!(
@@ -129,6 +129,48 @@ async fn a01_a_tenant_takes_its_own_jobs_only() {
     let body = json!({"permit": granted[0]["permit"]});
     call("/v1/permits/release", body.clone()).await.problem(403);
     server.post("/v1/permits/release", body).await.ok();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_is_not_run_before_its_time_however_far_that_is() {
+    let server = Server::start("far").await;
+    server.post("/v1/jobs", job("ada")).await.ok();
+    let permit = taken(&server, take()).await[0]["permit"].clone();
+    let now = server.engine.now().await.unwrap().0;
+    let ten_years = 315_360_000_000;
+    for far in [json!(now + ten_years + 60_000), json!(u64::MAX), json!("9999-12-31T23:59:59Z")] {
+        let mut later = job("bob");
+        later["run_at"] = far.clone();
+        let failed = json!({"permit": permit, "error": "full", "retry": true, "run_at": far});
+        for (path, body) in [("/v1/jobs", later), ("/v1/permits/fail", failed)] {
+            let problem = server.post(path, body).await.problem(400);
+            assert_eq!(problem["errors"][0]["pointer"], "/run_at", "{problem}");
+            let message = problem["errors"][0]["message"].as_str().unwrap();
+            assert!(message.starts_with("must be at most ten years ahead: 20"), "{message}");
+        }
+    }
+    let mut later = job("bob");
+    later["run_at"] = json!(now + ten_years);
+    let made = server.post("/v1/jobs", later).await.ok();
+    let path = format!("/v1/records/{}", made["ref"].as_str().unwrap());
+    let due: jiff::Timestamp =
+        server.get(&path).await.ok()["due_at"].as_str().unwrap().parse().unwrap();
+    let due = u64::try_from(due.as_millisecond()).unwrap();
+    assert!(due >= now + ten_years, "{due}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_bad_queue_is_named_as_one() {
+    let server = Server::start("bad-queue").await;
+    for word in ["pause", "resume"] {
+        let path = format!("/v1/queues/{}/{word}", "q".repeat(513));
+        let problem = server.post(&path, json!(null)).await.problem(400);
+        assert_eq!(problem["errors"][0]["pointer"], "/queue", "{problem}");
+        let message = problem["errors"][0]["message"].as_str().unwrap();
+        assert!(message.contains("512"), "{message}");
+    }
     server.stop().await;
 }
 

@@ -180,6 +180,7 @@ async fn the_audit_is_searched_and_exported() {
     assert_eq!(count(&format!("key={hash}")).await, 1);
     assert_eq!(server.get("/v1/audit?key=nonsense").await.problem(400)["code"], "request.invalid");
     assert_eq!(count("to=1h").await, 0);
+    assert_eq!(count("from=1h&to=9999-12-31T23:59:59Z").await, 26);
     assert_eq!(count("from=1h&limit=3").await, 3);
     let lines = server.get("/v1/audit?format=ndjson&tenant=acme").await;
     assert_eq!(lines.headers["content-type"], "application/x-ndjson");
@@ -246,6 +247,13 @@ async fn a01_a_tenant_sees_nothing_of_another() {
         call(Method::GET, &path).await.problem(403);
         call(Method::DELETE, &path).await.problem(403);
     }
+    for key in [reference, &absent, "globex:request:none:none"] {
+        call(Method::GET, &format!("/v1/audit?key={key}")).await.problem(403);
+    }
+    // A hash does not tell whose key it is.
+    let hash = server.get("/v1/audit?tenant=globex").await.ok()["items"][0]["key_hash"].clone();
+    let page = call(Method::GET, &format!("/v1/audit?key={}", hash.as_str().unwrap())).await.ok();
+    assert_eq!(page["items"], json!([]));
     // The store's own documents are in a tenant that anyone may have the name of.
     let marks = server.get("/v1/marks?tenant=onceward").await.ok();
     assert_eq!(marks["items"], json!([]));

@@ -1,7 +1,11 @@
 //! Tokens, lock-out, health and metrics over HTTP.
 
+use std::collections::BTreeSet;
+
 use http::Method;
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::{ACME, OPERATOR, Server};
 use crate::admin::lockout::FAILURES_MAX;
@@ -106,5 +110,60 @@ async fn metrics_need_the_operator_and_hold_no_key() {
     let text = String::from_utf8(reply.body.to_vec()).unwrap();
     let mut errors = text.lines().filter(|line| line.starts_with("onceward_store_errors_total{"));
     assert!(errors.all(|line| line.ends_with(" 0")), "{text}");
+    server.stop().await;
+}
+
+/// Methods and paths are anybody's to make up: each as a name of its own would fill the bounded set
+/// of names, and then real endpoints would have none.
+#[tokio::test]
+async fn what_is_not_there_is_counted_under_one_name() {
+    let server = Server::start("made-up").await;
+    for n in 0..5 {
+        let method = Method::from_bytes(format!("MADE{n}").as_bytes()).unwrap();
+        server.call(None, method.clone(), "/v1/claims", "").await.problem(405);
+        server.call(None, method.clone(), "/healthz", "").await.problem(405);
+        server.call(None, method, "/nothing", "").await.problem(404);
+        server.call(None, Method::GET, &format!("/made/{n}"), "").await.problem(404);
+    }
+    server.call(None, Method::GET, "/v1/records", "").await.problem(401);
+    server.get("/v1/records/acme:request:s:i").await.problem(404);
+    server.get("/metrics").await;
+    let reply = server.get("/metrics").await;
+    let text = String::from_utf8(reply.body.to_vec()).unwrap();
+    let counted = text.lines().filter_map(|line| {
+        let labels = line.strip_prefix("onceward_requests_total{endpoint=\"")?;
+        labels.split('"').next()
+    });
+    let names = ["(no such endpoint)", "GET /metrics", "GET /v1/records", "GET /v1/records/{ref}"];
+    assert_eq!(counted.collect::<BTreeSet<_>>(), BTreeSet::from(names), "{text}");
+    let line = r#"onceward_request_seconds_count{endpoint="(no such endpoint)"} 20"#;
+    assert!(text.lines().any(|found| found == line), "{text}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn whom_the_operator_speaks_for_is_on_record_in_any_script() {
+    let server = Server::start("actor").await;
+    let pause = async |token: &str, queue: &str, actor: &[u8]| {
+        let head = format!(
+            "POST /v1/queues/{queue}/pause HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\
+             Connection: close\r\nAuthorization: Bearer {token}\r\nOnceward-Actor: "
+        );
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(&[head.as_bytes(), actor, b"\r\n\r\n"].concat()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        text
+    };
+    for (queue, actor) in [("a", "jürgen"), ("b", "Łucja 100%41"), ("c", "ada")] {
+        let said = pause(OPERATOR, queue, actor.as_bytes()).await;
+        assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+        let audit = server.get(&format!("/v1/audit?subject={queue}")).await.ok();
+        assert_eq!(audit["items"][0]["actor"], actor);
+    }
+    // Latin-1: refused, because the audit would name someone else.
+    let said = pause(OPERATOR, "d", b"j\xfcrgen").await;
+    assert!(said.starts_with("HTTP/1.1 400") && said.contains("Onceward-Actor"), "{said}");
+    assert_eq!(server.get("/v1/audit?subject=d").await.ok()["items"], json!([]));
     server.stop().await;
 }

@@ -89,15 +89,16 @@ fn resolution(args: &KeysResolve) -> Result<Resolution, Failure> {
             Resolution::Dead { reason }
         }
         ResolveAs::Done => {
-            let outcome = outcome(args.outcome.as_deref().unwrap_or_default())?;
+            let outcome = outcome_of(args)?;
             let digest = fingerprint_bytes(&outcome);
             Resolution::Done { outcome: (outcome, digest) }
         }
     })
 }
 
-/// An outcome as it is given on the command line.
-pub(crate) fn outcome(text: &str) -> Result<Bytes, Failure> {
+/// The outcome as it is given on the command line; nothing is null, as for the control API.
+pub(crate) fn outcome_of(args: &KeysResolve) -> Result<Bytes, Failure> {
+    let text = args.outcome.as_deref().unwrap_or("null");
     let bytes: Bytes = match text.strip_prefix('@') {
         None => text.as_bytes().into(),
         Some(path) => match std::fs::read(path) {

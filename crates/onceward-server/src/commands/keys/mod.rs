@@ -5,7 +5,7 @@ mod list;
 mod show;
 
 pub(crate) use decide::{
-    check_flags, consent, erase, is_now, outcome, resolve, resolved, sure, told,
+    check_flags, consent, erase, is_now, outcome_of, resolve, resolved, sure, told,
 };
 pub(crate) use list::{Wanted, find, list, print};
 pub(crate) use show::{found_json, show};
