@@ -6,9 +6,11 @@
 pub mod business;
 mod csv;
 mod ids;
+mod instant;
 pub mod measurements;
 mod members;
 pub mod ontology;
 mod paging;
+mod percent;
 pub mod planning;
 pub mod principals;

@@ -11,9 +11,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::instant;
 use super::measurement::{FieldError, Measurement, Payload};
 use super::rules::Judged;
+use crate::instant;
 
 /// Which measurement was there before.
 pub(super) const X_DUPLICATE_OF: HeaderName = HeaderName::from_static("x-duplicate-of");

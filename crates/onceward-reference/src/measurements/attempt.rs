@@ -106,28 +106,61 @@ pub(super) const COLUMNS: [&str; 11] = [
     "correlation_id",
 ];
 
+/// An entry as it is shown. Its members are [`COLUMNS`], in their order.
+#[derive(Debug, Serialize)]
+pub(super) struct Shown {
+    id: u64,
+    at: Option<String>,
+    user_id: String,
+    measurement_id: Option<String>,
+    action: String,
+    reason: Option<String>,
+    /// As it was sent: numbers and escapes may be ones that no value of ours holds.
+    payload: Option<Box<RawValue>>,
+    payload_hash: Option<String>,
+    actor: Option<String>,
+    request_id: Option<String>,
+    correlation_id: Option<String>,
+}
+
+impl Shown {
+    /// With its payload as a text, for cells.
+    pub(super) fn cells(mut self) -> Value {
+        let payload = self.payload.take();
+        let mut cells = json!(self);
+        cells["payload"] = json!(payload.as_deref().map(RawValue::get));
+        cells
+    }
+}
+
 /// An entry as it is shown; none when it is not about an attempt.
-pub(super) fn shown(audited: &Audited) -> Option<Value> {
+pub(super) fn shown(audited: &Audited) -> Option<Shown> {
     let entry = &audited.entry;
     let action = entry.action.strip_prefix(PREFIX)?;
     let user_id = user_of(entry.subject.as_deref()?)?;
     let at = i64::try_from(audited.at.0).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     let detail = entry.detail.as_deref().unwrap_or("{}");
     let detail: Detail<'_> = serde_json::from_str(detail).ok()?;
-    let payload = detail.payload.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
-    Some(json!({
-        "id": audited.id,
-        "at": at.map(|at| at.to_string()),
-        "user_id": user_id,
-        "measurement_id": detail.measurement_id,
-        "action": action,
-        "reason": detail.reason,
-        "payload": payload,
-        "payload_hash": entry.payload_hash.as_deref(),
-        "actor": entry.trace.actor.as_deref(),
-        "request_id": entry.trace.request_id.as_deref(),
-        "correlation_id": entry.trace.correlation_id.as_deref(),
-    }))
+    let text = |text: Option<&str>| text.map(str::to_string);
+    Some(Shown {
+        id: audited.id,
+        at: at.map(|at| at.to_string()),
+        user_id: user_id.to_string(),
+        measurement_id: detail.measurement_id,
+        action: action.to_string(),
+        reason: detail.reason,
+        payload: detail.payload.and_then(on_one_line),
+        payload_hash: text(entry.payload_hash.as_deref()),
+        actor: text(entry.trace.actor.as_deref()),
+        request_id: text(entry.trace.request_id.as_deref()),
+        correlation_id: text(entry.trace.correlation_id.as_deref()),
+    })
+}
+
+/// The same JSON without a break that would end a line of an export: it can only be a space, as
+/// texts have them escaped.
+fn on_one_line(json: &RawValue) -> Option<Box<RawValue>> {
+    RawValue::from_string(json.get().replace(['\n', '\r'], " ")).ok()
 }
 
 #[cfg(test)]
@@ -149,7 +182,7 @@ mod tests {
         let trace = Trace { correlation_id: Some("c".into()), ..Trace::default() };
         let entry = attempt.entry("t", &trace);
         assert_eq!(entry.key_hash.as_deref(), Some(&**key_of("t", "u/1", "m").unwrap().hash_hex()));
-        let shown = shown(&Audited { id: 7, at: At(0), entry }).unwrap();
+        let shown = json!(shown(&Audited { id: 7, at: At(0), entry }).unwrap());
         assert_eq!(shown.as_object().unwrap().len(), COLUMNS.len());
         for (member, value) in [
             ("user_id", json!("u/1")),
@@ -160,6 +193,34 @@ mod tests {
             ("correlation_id", json!("c")),
         ] {
             assert_eq!(shown[member], value, "{member}");
+        }
+    }
+
+    #[test]
+    fn d07_a_payload_is_shown_as_it_was_sent() {
+        let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
+        for (sent, expected) in [
+            ("80.00499999999999999", "80.00499999999999999"),
+            ("1e400", "1e400"),
+            (r#""\ud800""#, r#""\ud800""#),
+            (&deep, &deep),
+            ("[1,\r\n2]", "[1,  2]"),
+        ] {
+            let payload = RawValue::from_string(format!(r#"{{"weight":{sent}}}"#)).unwrap();
+            let attempt = Attempt {
+                user_id: "u",
+                id: Some("m"),
+                action: Action::Rejected,
+                reason: None,
+                payload: Some(&payload),
+                payload_hash: None,
+            };
+            let entry = attempt.entry("t", &Trace::default());
+            let shown = shown(&Audited { id: 7, at: At(0), entry }).unwrap();
+            let expected = format!(r#"{{"weight":{expected}}}"#);
+            let json = serde_json::to_string(&shown).unwrap();
+            assert!(json.contains(&format!("\"payload\":{expected},")), "{json}");
+            assert_eq!(shown.cells()["payload"], expected);
         }
     }
 }

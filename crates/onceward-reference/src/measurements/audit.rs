@@ -14,14 +14,14 @@ use onceward::core::stamp::At;
 use onceward::core::text::escape;
 use onceward::engine::{Engine, EngineError};
 use onceward::store::{AuditFilter, Cursor, Items, List};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
-use super::attempt::{COLUMNS, shown};
+use super::attempt::{COLUMNS, Shown, shown};
 use super::measurement::key_of;
 use super::reads::{Reader, User, Wanted};
-use super::{Measurements, answer, instant};
+use super::{Measurements, answer};
 use crate::csv;
+use crate::instant;
 use crate::paging;
 
 /// Entries that are read at once for a stream.
@@ -104,8 +104,9 @@ pub(super) async fn list(
     if format == Format::Json {
         return match search.read(page.after, page.limit).await {
             Ok((items, next)) => {
-                let body = json!({ "items": items, "next": next.as_ref().map(paging::shown) });
-                answer::json_of(StatusCode::OK, body.to_string().into())
+                let page = Page { items, next: next.as_ref().map(paging::shown) };
+                let body = serde_json::to_vec(&page).unwrap_or_default();
+                answer::json_of(StatusCode::OK, body.into())
             }
             Err(error) => answer::no_answer(&error),
         };
@@ -117,6 +118,13 @@ pub(super) async fn list(
     let disposition = format!("attachment; filename=\"{name}\"");
     let headers = [(CONTENT_TYPE, media_type.to_string()), (CONTENT_DISPOSITION, disposition)];
     (headers, Body::from_stream(search.stream(format, page.after))).into_response()
+}
+
+/// A page of entries.
+#[derive(Serialize)]
+struct Page {
+    items: Vec<Shown>,
+    next: Option<String>,
 }
 
 /// A search through the attempts of one user.
@@ -131,7 +139,7 @@ impl Search {
         &self,
         mut after: Option<Cursor>,
         limit: usize,
-    ) -> Result<(Vec<Value>, Option<Cursor>), EngineError> {
+    ) -> Result<(Vec<Shown>, Option<Cursor>), EngineError> {
         let mut found = Vec::new();
         loop {
             let what = List::Audit(self.filter.clone());
@@ -159,10 +167,13 @@ impl Search {
             let (search, after, mut text) = state?;
             match search.read(after, PAGE).await {
                 Ok((entries, next)) => {
-                    for entry in &entries {
+                    for entry in entries {
                         match format {
-                            Format::Csv => text += &csv::line(entry, &COLUMNS),
-                            Format::Json | Format::Ndjson => text += &format!("{entry}\n"),
+                            Format::Csv => text += &csv::line(&entry.cells(), &COLUMNS),
+                            Format::Json | Format::Ndjson => {
+                                text += &serde_json::to_string(&entry).unwrap_or_default();
+                                text += "\n";
+                            }
                         }
                     }
                     let rest = next.map(|next| (search, Some(next), String::new()));

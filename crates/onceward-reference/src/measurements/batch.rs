@@ -29,7 +29,8 @@ use super::measurement::{FieldError, Submitted};
 use super::rules::{Judged, Rules};
 use super::settle::Context;
 use super::submit::insists;
-use super::{BATCH_BYTES_MAX, Happened, Measurements, Settings, instant, may_submit};
+use super::{BATCH_BYTES_MAX, Happened, Measurements, Settings, may_submit};
+use crate::instant;
 
 /// Measurements of one batch at most.
 pub const BATCH_ITEMS_MAX: usize = 10_000;

@@ -3,7 +3,7 @@
 //! The fold judges each by what was seen and by what the ones before it make of that. A commit
 //! takes as many as a batch holds; when someone else was first, nothing of it is written, and what
 //! is left is looked at and folded again. Refusals need no such care: last timestamps only rise,
-//! and a document never changes.
+//! and a document never changes, unless its user's ids are not checked: then the last one stands.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -68,7 +68,28 @@ struct State {
     last_ms: u64,
     /// Results of ids that are to be kept.
     kept: HashMap<String, Bytes>,
+    /// Versions of documents that were written since they were seen.
+    written: HashMap<Subject, u64>,
     stopped: bool,
+}
+
+impl State {
+    fn new(sight: &Sight, stopped: bool) -> Self {
+        let (kept, written) = (HashMap::new(), HashMap::new());
+        Self { last_ms: sight.last.version, kept, written, stopped }
+    }
+
+    /// Whose id is not checked may come again in a later commit, and is written over this one.
+    fn wrote(&mut self, effects: Effects) {
+        let guards = effects.changes.into_iter().map(|change| change.guard);
+        self.written.extend(guards.map(|guard| (guard.subject, guard.rule.moves_to())));
+    }
+
+    /// A document as it is by now.
+    fn now(&self, seen: &Seen) -> Seen {
+        let version = self.written.get(&seen.subject).copied().unwrap_or(seen.version);
+        Seen { version, ..seen.clone() }
+    }
 }
 
 impl OfUser {
@@ -105,7 +126,7 @@ impl Folding<'_> {
     ) -> Result<Vec<Settled>, EngineError> {
         let mut settled = Vec::with_capacity(user.items.len());
         let OfUser { user_id, items: mut left } = user;
-        let mut state = State { last_ms: sight.last.version, kept: HashMap::new(), stopped: false };
+        let mut state = State::new(&sight, false);
         let (mut looks, mut turn) = (0, None);
         while !left.is_empty() {
             let (mut effects, stopped) = (Effects::default(), state.stopped);
@@ -120,6 +141,9 @@ impl Folding<'_> {
                     Settled { index: item.index, judged, happened }
                 }));
                 sight.documents.drain(..count);
+                if !rules.ids {
+                    state.wrote(effects);
+                }
                 continue;
             }
             looks += 1;
@@ -133,7 +157,7 @@ impl Folding<'_> {
             let user = OfUser { user_id: user_id.clone(), items: left };
             sight = self.look(&user).await?;
             left = user.items;
-            state = State { last_ms: sight.last.version, kept: HashMap::new(), stopped };
+            state = State::new(&sight, stopped);
         }
         drop(turn);
         Ok(settled)
@@ -164,12 +188,7 @@ impl Folding<'_> {
             }
             let measurement = &item.measurement;
             let at_ms = measurement.payload.at_ms;
-            let twice = state.kept.get(&measurement.id);
-            if twice.is_some() && !rules.ids && accepted.is_some() {
-                // The same document again: it is written by another commit.
-                break;
-            }
-            let known = twice.or(seen.value.as_ref());
+            let known = state.kept.get(&measurement.id).or(seen.value.as_ref());
             let judged = if state.stopped {
                 Judged::Skipped
             } else {
@@ -179,7 +198,7 @@ impl Folding<'_> {
             let verdict =
                 Verdict { measurement, payload: item.payload.as_deref(), rules, judged: &judged };
             let before = effects.changes.len() + effects.keys.len() + effects.audit.len();
-            let kept = verdict.add(effects, self.context, (seen, sight.now_ms))?;
+            let kept = verdict.add(effects, self.context, (&state.now(seen), sight.now_ms))?;
             room -= effects.changes.len() + effects.keys.len() + effects.audit.len() - before;
             if let Some(result) = kept {
                 let (first, through) = accepted.unwrap_or((at_ms, at_ms));

@@ -29,6 +29,7 @@ use super::measurement::Submitted;
 use super::submit::Came;
 use super::{BATCH, BATCH_BYTES_MAX, BATCH_ITEMS_MAX, Happened, Measurements, SINGLE};
 use crate::ids::ensure_ids;
+use crate::percent::decoded;
 
 /// What the layer has read of a body so far, for as long as it fits.
 #[derive(Clone, Default)]
@@ -134,6 +135,10 @@ fn unheard(
         _ if is(Code::InFlight) => Some(refused(IN_PROGRESS)),
         _ if is(Code::KeyInvalid) => allowed().then(|| refused(KEY_INVALID)),
         _ if is(Code::BodyNotCanonical) => allowed().then(|| refused(INVALID)),
+        // Words of the library's, which the answer names as well.
+        _ if is(Code::ResponseNotStored) || is(Code::OutcomeUnknown) => {
+            Some(refused(served.verdict))
+        }
         _ => None,
     }
 }
@@ -194,20 +199,7 @@ fn entries(
 
 /// The user of a single measurement's path.
 fn user_of(path: &str) -> Option<String> {
-    let user = path.strip_prefix("/v1/users/")?.strip_suffix("/measurements")?;
-    let mut bytes = Vec::with_capacity(user.len());
-    let mut rest = user.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digit = |byte: u8| char::from(byte).to_digit(16);
-                let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
-                u8::try_from(high * 16 + low).ok()?
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).ok()
+    decoded(path.strip_prefix("/v1/users/")?.strip_suffix("/measurements")?)
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use onceward::core::limits::LimitError;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::instant;
 use super::weight::{Unit, Weight};
+use crate::instant;
 
 /// Bytes of an id, and of a source.
 const TEXT_BYTES_MAX: usize = 128;

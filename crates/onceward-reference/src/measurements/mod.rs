@@ -22,7 +22,6 @@ mod batch;
 mod cached;
 mod fold;
 mod front;
-mod instant;
 mod measurement;
 mod observe;
 mod reads;

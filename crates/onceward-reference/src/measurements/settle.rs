@@ -1,12 +1,13 @@
 //! From what was judged to what is committed: document, key, last timestamp and audit entry.
 //!
-//! The document is created under `exactly{0}`; the key of the id points at it for as long as
-//! records are kept and holds no copy. The last timestamp moves in the same commit, and only
-//! forward. What is refused leaves its audit entry, and nothing under its id.
+//! The document is created under `exactly{0}`, or written over where ids are not checked; the key
+//! of the id points at it for as long as records are kept and holds no copy. The last timestamp
+//! moves in the same commit, and only forward. What is refused leaves its audit entry, and nothing
+//! under its id.
 
 use onceward::core::Bytes;
 use onceward::core::audit::Trace;
-use onceward::core::decide::{Claim, DoneKey, Effects, Span};
+use onceward::core::decide::{Change, Claim, DoneKey, Effects, Span};
 use onceward::core::guard::Guard;
 use onceward::core::limits::LimitError;
 use onceward::core::record::{Body, Terms};
@@ -83,7 +84,12 @@ impl Verdict<'_> {
             };
             let result = measurement.result(status, now_ms);
             let (change, _) = seen.change(Body::Set(result.clone()))?;
-            effects.changes.push(change);
+            // Where ids are not checked one may come twice: of one commit, the last one stands.
+            let same = |other: &&mut Change| other.guard.subject == change.guard.subject;
+            match effects.changes.iter_mut().find(same) {
+                Some(other) => *other = change,
+                None => effects.changes.push(change),
+            }
             if rules.ids {
                 effects.keys.push(self.done_key(context)?);
             }

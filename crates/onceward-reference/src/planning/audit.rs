@@ -28,6 +28,7 @@ use super::Planning;
 use super::problem::{Answer, Problem};
 use super::reads::{Page, Reader, page};
 use crate::csv;
+use crate::instant::since_1970;
 
 /// Entries that are read at once for a stream, and records that are looked through for a key.
 const PAGE: usize = 1_000;
@@ -100,9 +101,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
 
 /// An instant of the query: RFC 3339 or milliseconds since 1970.
 fn moment(name: &str, text: &str) -> Result<At, Problem> {
-    let instant = text.parse::<Timestamp>().ok().map(Timestamp::as_millisecond);
-    let millis = instant.or_else(|| text.parse().ok()).and_then(|ms| u64::try_from(ms).ok());
-    millis.map(At).ok_or_else(|| {
+    let instant = since_1970(text).map(|since| since.as_millis());
+    let millis = instant.or_else(|| text.parse::<i64>().ok().map(Into::into));
+    millis.and_then(|ms| u64::try_from(ms).ok()).map(At).ok_or_else(|| {
         Problem::malformed(format!("{name} must be an instant, as 2030-01-01T09:00:00Z"))
     })
 }
@@ -308,8 +309,10 @@ mod tests {
     fn moments_are_instants_or_milliseconds() {
         assert_eq!(moment("from", "1970-01-01T00:00:01Z").unwrap(), At(1_000));
         assert_eq!(moment("from", "1970-01-01T01:00:00+01:00").unwrap(), At(0));
+        assert_eq!(moment("to", "9999-12-31T23:59:59Z").unwrap(), At(253_402_300_799_000));
         assert_eq!(moment("from", "17").unwrap(), At(17));
         assert!(moment("from", "yesterday").is_err());
         assert!(moment("from", "-1").is_err());
+        assert!(moment("from", "1969-12-31T00:00:00Z").is_err());
     }
 }

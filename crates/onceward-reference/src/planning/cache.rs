@@ -12,6 +12,7 @@ use bytes::Bytes;
 use onceward::http::Caller;
 
 use super::resource::Resource;
+use crate::percent::decoded;
 
 /// What a first execution has made; found in the extensions of its response.
 #[derive(Debug, Clone)]
@@ -83,7 +84,8 @@ impl ResponseCache {
     pub(super) fn writing(&self, path: &str) -> Writing<'_> {
         // The resource, without the action: /v1/missions/7/lock is about /v1/missions/7.
         let end = path.match_indices('/').nth(3).map_or(path.len(), |(at, _)| at);
-        let path = path[..end].to_string();
+        // Its entry has the id as it is, however this one spells it.
+        let path = decoded(&path[..end]).unwrap_or_else(|| path[..end].to_string());
         *self.locked().writing.entry(path.clone()).or_default() += 1;
         Writing { cache: self, path }
     }
@@ -172,6 +174,17 @@ mod tests {
         assert_eq!(version(&cache), None);
         drop(second);
         assert_eq!(version(&cache), Some(1), "a failed write invalidates nothing");
+    }
+
+    #[test]
+    fn a17_a_write_by_another_spelling_is_of_the_same_resource() {
+        let cache = ResponseCache::new(10);
+        cache.fill(fresh(1));
+        let writing = cache.writing("/v1/missions/%37/lock");
+        assert_eq!(version(&cache), None);
+        cache.forget(&writing);
+        drop(writing);
+        assert_eq!(version(&cache), None, "nobody knows what became of it");
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Slot {
     fn of(assignment: &Resource) -> Option<Self> {
         let at = |name| {
             let at = instant(assignment, name)?;
-            Some((at.as_second(), at.subsec_nanosecond()))
+            Some((at.as_secs(), at.subsec_nanos()))
         };
         let (from, to) = (at("starts_at")?, at("ends_at")?);
         Some(Self { assignment: assignment.id.clone(), from, to })

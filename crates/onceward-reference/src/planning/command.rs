@@ -53,8 +53,11 @@ impl Command {
         Ok(self.writes.read(space, id).await?)
     }
 
-    /// A resource that is only looked at.
+    /// A resource that is only looked at. An id that none can have is one that nothing has.
     pub(super) async fn find(&self, kind: Kind, id: &str) -> Result<Option<Resource>, Problem> {
+        if self.writes.subject(kind.space(), id).is_err() {
+            return Ok(None);
+        }
         let seen = self.see(kind.space(), id).await?;
         Ok(Resource::of_seen(kind, id, &seen))
     }
@@ -115,7 +118,7 @@ impl Command {
 
     /// What a project or mission holds.
     pub(super) async fn contents(&self, kind: Kind, id: &str) -> Result<Contents, Problem> {
-        let seen = self.see(CONTENTS, &format!("{}/{id}", kind.word())).await?;
+        let seen = self.see(CONTENTS, &holder(kind, id)).await?;
         let value = seen.value.as_deref().unwrap_or_default();
         let value = serde_json::from_slice(value).unwrap_or(Value::Null);
         let count = value["count"].as_u64().unwrap_or_default();
@@ -129,6 +132,10 @@ impl Command {
         kind: Kind,
         id: &str,
     ) -> Result<Option<(Resource, Contents)>, Problem> {
+        // As for `find`: what has no room for its guard was never made.
+        if self.writes.subject(CONTENTS, &holder(kind, id)).is_err() {
+            return Ok(None);
+        }
         let contents = self.contents(kind, id).await?;
         Ok(self.find(kind, id).await?.map(|parent| (parent, contents)))
     }
@@ -234,6 +241,11 @@ impl<S: Send + Sync> FromRequest<S> for Command {
         let expected_version = expected_version(&body)?;
         Ok(Self { writes, preconditions, body, expected_version })
     }
+}
+
+/// Under which id it is kept what a project or mission holds.
+fn holder(kind: Kind, id: &str) -> String {
+    format!("{}/{id}", kind.word())
 }
 
 /// The members of a body; none when it is empty.

@@ -2,11 +2,12 @@
 //!
 //! Instants are compared as instants and kept as they were spelled.
 
-use jiff::Timestamp;
+use jiff::SignedDuration;
 use serde_json::Value;
 
 use super::problem::{FieldError, Problem};
 use super::resource::{Kind, Resource};
+use crate::instant::since_1970;
 use crate::principals::Role;
 
 /// Longest name or title, in characters.
@@ -93,9 +94,9 @@ pub(super) fn check_unchanged(
     if errors.is_empty() { Ok(()) } else { Err(Problem::invalid(errors)) }
 }
 
-/// An instant of a resource, if it has one there.
-pub(super) fn instant(resource: &Resource, name: &str) -> Option<Timestamp> {
-    resource.text(name).parse().ok()
+/// An instant of a resource, if it has one there: the time since 1970.
+pub(super) fn instant(resource: &Resource, name: &str) -> Option<SignedDuration> {
+    since_1970(&resource.text(name))
 }
 
 impl Rule {
@@ -108,7 +109,7 @@ impl Rule {
                 (text.is_some_and(fits), "must be a text of 1 to 200 characters")
             }
             Self::Instant => {
-                let is_instant = |text: &str| text.parse::<Timestamp>().is_ok();
+                let is_instant = |text: &str| since_1970(text).is_some();
                 (text.is_some_and(is_instant), "must be an instant, as 2030-01-01T09:00:00Z")
             }
             Self::Role => (text.and_then(Role::parse).is_some(), "must be viewer, editor or admin"),
@@ -149,6 +150,14 @@ mod tests {
                 json!({ "title": "t", "starts_at": later, "ends_at": at }),
                 &["/ends_at"],
             ),
+            (Kind::Mission, json!({ "title": "t", "ends_at": "9999-12-31T23:59:59Z" }), &[]),
+            (Kind::Mission, json!({ "title": "t", "ends_at": "20300101T090000Z" }), &["/ends_at"]),
+            (
+                Kind::Mission,
+                json!({ "title": "t", "ends_at": format!("{at}[UTC]") }),
+                &["/ends_at"],
+            ),
+            (Kind::Mission, json!({ "title": "t", "starts_at": "1969-12-31T23:59:59.5Z" }), &[]),
             (Kind::Assignment, json!({}), &["/collaborator_id", "/starts_at", "/ends_at"]),
             (Kind::Collaborator, json!({ "name": "Ada", "role": "queen" }), &["/role"]),
         ] {

@@ -3,10 +3,11 @@
 //! This stands in front of the layer: `If-Match` must be there before the layer looks for it, and
 //! what a first execution has made is only known once the layer has committed it.
 
+use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::header::IF_MATCH;
+use http::header::{CONNECTION, IF_MATCH};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, StatusCode, Uri};
@@ -14,8 +15,10 @@ use onceward::http::{Code, Dialect, Refusal, Served, names};
 
 use super::Planning;
 use super::cache::Fresh;
+use super::command::BODY_BYTES_MAX;
 use super::people;
 use crate::ids::ensure_ids;
+use crate::percent::decoded;
 
 /// Where collaborators are made: the one write whose body decides which role it takes.
 const COLLABORATORS: &str = "/v1/collaborators";
@@ -32,6 +35,10 @@ pub(super) async fn enter(
         let (head, body) = request.into_parts();
         if let Some(mut response) = refused(&planning, &head, refusal) {
             response.headers_mut().insert(names::X_CORRELATION_ID, correlation_id);
+            // Only a connection whose body was read takes another request.
+            if to_bytes(body, BODY_BYTES_MAX).await.is_err() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             return response;
         }
         request = Request::from_parts(head, body);
@@ -112,7 +119,8 @@ fn if_match_of_query(request: &mut Request) -> Result<(), Refusal> {
         [one] => one.split_once('=').map_or("", |(_, value)| value),
         _ => return Err(invalid("if_match comes more than once in the query")),
     };
-    let tag = decoded(tag).ok_or_else(|| invalid("if_match is not a text"))?;
+    // As a form would send it.
+    let tag = decoded(&tag.replace('+', " ")).ok_or_else(|| invalid("if_match is not a text"))?;
     let bare = !tag.starts_with(['"', '*']) && !tag.starts_with("W/");
     let tag = if bare { format!("\"{tag}\"") } else { tag };
     let tag = HeaderValue::from_str(&tag).map_err(|_| invalid("if_match is not an ETag"))?;
@@ -129,24 +137,6 @@ fn if_match_of_query(request: &mut Request) -> Result<(), Refusal> {
     }
     request.headers_mut().insert(IF_MATCH, tag);
     Ok(())
-}
-
-/// A value of a query, as a form would send it.
-fn decoded(value: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(value.len());
-    let mut rest = value.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let digit = |byte: u8| char::from(byte).to_digit(16);
-                let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
-                u8::try_from(high * 16 + low).ok()?
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::world::{Service, at, command, measurement, submit};
+use super::world::{Service, at, batch, command, measurement, of, submit};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d10_switched_off_everything_is_taken_and_audited_as_unchecked() {
@@ -40,6 +40,26 @@ async fn d10_each_check_has_a_switch_of_its_own() {
     submit("ada", &measurement("m1", 3_600)).send(&service).await.must_be(201);
     submit("ada", &measurement("m2", 0)).send(&service).await.must_be(422);
     assert_eq!(service.actions("ada").await, ["unchecked", "unchecked", "rejected"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d10_ids_that_are_not_checked_may_repeat_in_a_batch_as_often_as_they_like() {
+    let service = Service::start_with("d10_repeats", &[("ENABLE_IDEMPOTENCY", "false")]);
+    let twice = (0..130).map(|n| of("ada", &format!("m{}", n / 2), n));
+    let one = (0..130).map(|n| {
+        let mut item = of("bob", "m", n);
+        item["weight"] = json!(1 + n);
+        item
+    });
+    let items: Vec<_> = twice.chain(one).collect();
+    let answer = batch(&items).send(&service).await;
+    assert_eq!(answer.statuses(), ["accepted"; 260]);
+    for user in ["ada", "bob"] {
+        assert_eq!(service.actions(user).await, ["unchecked"; 130], "each once");
+    }
+    assert_eq!(service.listed("ada").await.len(), 65);
+    let listed = service.listed("bob").await;
+    assert_eq!((listed.len(), &listed[0]["weight"]), (1, &json!(130.0)), "the last one stands");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -111,6 +111,9 @@ async fn a26_the_audit_is_searched_paged_and_exported() {
     assert_eq!((since.len(), entries(&service, "to", "1").await.len()), (1, 0));
     let subject = format!("project/{}", project.id());
     assert_eq!(entries(&service, "subject", &subject).await.len(), 2);
+    let ids = |entries: &[Value]| entries.iter().map(|e| e["id"].clone()).collect::<Vec<_>>();
+    // Jobs add their own meanwhile.
+    let before = ids(&entries(&service, "from", "0").await);
     let mut paged = Vec::new();
     let mut asked = "/v1/audit?limit=2".to_string();
     loop {
@@ -121,8 +124,8 @@ async fn a26_the_audit_is_searched_paged_and_exported() {
         let Some(next) = next.as_str() else { break };
         asked = format!("/v1/audit?limit=2&after={next}");
     }
-    let ids = |entries: &[Value]| entries.iter().map(|e| e["id"].clone()).collect::<Vec<_>>();
-    assert_eq!(ids(&paged), ids(&entries(&service, "from", "0").await));
+    let (paged, after) = (ids(&paged), ids(&entries(&service, "from", "0").await));
+    assert!(paged.starts_with(&before) && after.starts_with(&paged), "{before:?} {paged:?}");
     let export = async |format: &str| {
         let path = format!("/v1/audit?subject={subject}&format={format}");
         let answer = get(&path).by("demo-admin").send(&service).await.must_be(200);

@@ -20,6 +20,7 @@ mod process;
 mod races;
 mod reads;
 mod roles;
+mod security;
 #[path = "../support/service.rs"]
 mod service;
 mod versions;

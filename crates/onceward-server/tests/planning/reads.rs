@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::world::{Service, call, eventually, get, is_shared, patch, post};
+use super::world::{Answer, Service, call, eventually, get, hour, is_shared, patch, post};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b08_an_id_that_is_no_text_is_a_problem_like_any_unknown_one() {
@@ -10,6 +10,42 @@ async fn b08_an_id_that_is_no_text_is_a_problem_like_any_unknown_one() {
     get("/v1/projects/%ff").send(&service).await.refuses(404, "planning.not_found");
     let plan = post("/v1/missions/%ff/plan").seen("\"1\"");
     plan.send(&service).await.refuses(404, "planning.not_found");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b08_an_id_that_nothing_can_have_is_like_any_unknown_one() {
+    let service = Service::start("no_such_id");
+    let (mission, who) = (service.mission().await.id(), service.collaborator().await);
+    let assignment = service.assign(&mission, &who, (8, 9)).await.must_be(201).id();
+    let refused = |answer: Answer, pointer: &str| {
+        answer.refuses(422, "planning.validation_failed");
+        assert_eq!(answer.json()["errors"][0]["pointer"], pointer, "{answer:?}");
+    };
+    let path = format!("/v1/assignments/{assignment}");
+    // With the guard's own words before it, 510 bytes are too many as well.
+    for id in ["none".into(), String::new(), "x".repeat(510), "x".repeat(600)] {
+        let body = json!({ "mission_id": id, "starts_at": hour(8), "ends_at": hour(9) });
+        let moved = post(&format!("{path}/move")).seen("\"1\"").json(&body);
+        refused(moved.send(&service).await, "/mission_id");
+    }
+    let long = "\u{1F6A2}".repeat(200);
+    refused(service.assign(&mission, &long, (9, 10)).await, "/collaborator_id");
+    let changed = patch(&path).seen("\"1\"").json(&json!({ "collaborator_id": long }));
+    refused(changed.send(&service).await, "/collaborator_id");
+    for length in [510, 600] {
+        let id = "x".repeat(length);
+        for (method, path) in [
+            ("PATCH", format!("/v1/projects/{id}")),
+            ("DELETE", format!("/v1/missions/{id}")),
+            ("POST", format!("/v1/missions/{id}/plan")),
+            ("POST", format!("/v1/assignments/{id}/move")),
+            ("POST", format!("/v1/projects/{id}/missions")),
+            ("POST", format!("/v1/missions/{id}/assignments")),
+        ] {
+            let asked = call(method, &path).seen("\"1\"").json(&json!({}));
+            asked.send(&service).await.refuses(404, "planning.not_found");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -74,6 +110,14 @@ async fn a02_search_finds_words_by_their_beginnings_as_they_are_now() {
     let theirs = get("/v1/search?q=paint").by("demo-b").send(&service).await;
     assert!(theirs.items().is_empty(), "A01");
     get("/v1/search").send(&service).await.refuses(400, "request.malformed");
+    // Twelve words of a name are known, and every word of `q` counts.
+    let words: Vec<String> = (0..13).map(|n| format!("w{n:02}")).collect();
+    let many = titled(&words.join(" ")).await.id();
+    let twelve = words[..12].join("+");
+    eventually("the first words", async || found(&twelve).await == [many.clone()]).await;
+    for more in ["w12", "zzz"] {
+        assert!(found(&format!("{twelve}+{more}")).await.is_empty(), "{more}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

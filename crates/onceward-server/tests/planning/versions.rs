@@ -1,6 +1,8 @@
 //! Versions, revisions and preconditions: A24, B01 to B03, and merge patches.
 
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::world::{ORGANISATION_A, Service, call, eventually, get, patch, post};
 
@@ -99,6 +101,34 @@ async fn b02_if_match_may_come_in_the_query() {
     let line = said.lines().find(|line| line.contains("twice")).unwrap();
     assert!(line.contains("PATCH /v1/projects/{id}") && line.contains("400"), "{line}");
     assert!(line.contains(ORGANISATION_A), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b02_a_connection_lives_on_after_a_refused_if_match_or_is_said_to_close() {
+    let service = Service::start("b02_lives_on");
+    let id = service.project().await.id();
+    let head = |method: &str, path: &str| {
+        format!("{method} /v1/{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer demo-a\r\n")
+    };
+    let answers = async |sent: String| {
+        let mut stream = TcpStream::connect(service.listen).await.unwrap();
+        stream.write_all(sent.as_bytes()).await.unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).await.unwrap();
+        said
+    };
+    let refused = head("PATCH", &format!("projects/{id}?if_match=1&if_match=1"));
+    // More than comes with the head, or there would be nothing to read.
+    let body = format!(r#"{{"name":"{}"}}"#, "x".repeat(200 * 1024));
+    let short = format!("{refused}Content-Length: {}\r\n\r\n{body}", body.len());
+    let next = head("GET", "projects") + "Connection: close\r\n\r\n";
+    let said = answers(short + &next).await;
+    let second = said.strip_prefix("HTTP/1.1 400 ").and_then(|rest| rest.split_once("HTTP/1.1 "));
+    assert!(second.is_some_and(|(_, second)| second.starts_with("200 ")), "{said}");
+    // One byte more than is read, of many.
+    let long = format!("{refused}Content-Length: 9000000\r\n\r\n{}", "x".repeat(256 * 1024 + 1));
+    let said = answers(long).await.to_ascii_lowercase();
+    assert!(said.starts_with("http/1.1 400 ") && said.contains("connection: close\r\n"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -66,7 +66,7 @@ pub(in crate::planning) async fn index(job: Context) -> Result<Done, JobError> {
     if before.version >= index.version {
         return Ok(done);
     }
-    let words = index.text.as_deref().map(words).unwrap_or_default();
+    let words = words(index.text.as_deref().unwrap_or_default(), WORDS_MAX);
     for word in before.words.difference(&words) {
         let left = job.read(WORDS, &format!("{word}/{}", index.resource)).await?;
         done.delete(&left)?;
@@ -87,12 +87,12 @@ pub(in crate::planning) async fn index(job: Context) -> Result<Done, JobError> {
     Ok(done)
 }
 
-/// The words of a text: letters and digits, in lower case.
-fn words(text: &str) -> BTreeSet<String> {
+/// The first words of a text: letters and digits, in lower case.
+fn words(text: &str, count_max: usize) -> BTreeSet<String> {
     let text = text.to_lowercase();
     let words = text.split(|character: char| !character.is_alphanumeric());
     let cut = |word: &str| word.chars().take(WORD_CHARS_MAX).collect::<String>();
-    words.filter(|word| !word.is_empty()).map(cut).take(WORDS_MAX).collect()
+    words.filter(|word| !word.is_empty()).map(cut).take(count_max).collect()
 }
 
 /// What is looked for.
@@ -110,7 +110,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Wanted {
     async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, Problem> {
         let query = Query::<SearchQuery>::from_request_parts(head, state).await;
         let Query(query) = query.map_err(|error| Problem::malformed(error.body_text()))?;
-        Ok(Self(words(&query.q)))
+        // All of them: what does not hold one is not found.
+        Ok(Self(words(&query.q, usize::MAX)))
     }
 }
 
@@ -149,12 +150,13 @@ mod tests {
     use super::*;
 
     fn hit(text: &str) -> Hit {
-        let words = words(text).into_iter().collect();
+        let words = words(text, WORDS_MAX).into_iter().collect();
         Hit { resource: "mission/7".into(), version: 1, text: text.into(), words }
     }
 
     #[test]
     fn words_are_letters_and_digits_in_lower_case() {
+        let words = |text: &str| words(text, WORDS_MAX);
         let found: Vec<_> = words("Fähre 7, nach-Norden! fähre").into_iter().collect();
         assert_eq!(found, ["7", "fähre", "nach", "norden"]);
         assert_eq!(words(&"many different words 1 2 3 4 5 6 7 8 9 10 11".repeat(2)).len(), 12);
@@ -171,7 +173,8 @@ mod tests {
             ("planti the", "planting", true),
             ("plan x", "plan", false),
         ] {
-            assert_eq!(hit.answers(word, &words(q)), answers, "{q} by {word}");
+            let wanted = words(q, usize::MAX);
+            assert_eq!(hit.answers(word, &wanted), answers, "{q} by {word}");
         }
     }
 }

@@ -19,15 +19,21 @@ const FRACTION_DIGITS: usize = 9;
 /// What it must be.
 pub(super) fn parse(text: &str) -> Result<u64, &'static str> {
     const SHAPE: &str = "must be an RFC 3339 timestamp with an offset, as 2025-09-15T10:00:00Z";
-    let (local, ahead) = parts(text).ok_or(SHAPE)?;
-    // Lower case is allowed by the RFC and meant the same; so is a space.
-    let local = local.to_ascii_uppercase().parse::<DateTime>().map_err(|_| SHAPE)?;
-    let since = local.duration_since(EPOCH) - ahead;
+    let since = since_1970(text).ok_or(SHAPE)?;
     // Not cut towards zero: a moment before 1970 is before 1970.
     if since.is_negative() {
         return Err("must not lie before 1970");
     }
     u64::try_from(since.as_millis()).map_err(|_| SHAPE)
+}
+
+/// The time since 1970 that a timestamp tells, as exact as it is spelled; none when it is not as
+/// the RFC has them.
+pub(crate) fn since_1970(text: &str) -> Option<SignedDuration> {
+    let (local, ahead) = parts(text)?;
+    // Lower case is allowed by the RFC and meant the same; so is a space.
+    let local = local.to_ascii_uppercase().parse::<DateTime>().ok()?;
+    Some(local.duration_since(EPOCH) - ahead)
 }
 
 /// An instant as it is shown: UTC.
