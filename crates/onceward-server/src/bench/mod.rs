@@ -5,6 +5,8 @@
 //! of its own, Postgres in a schema of its own, both removed at the end. What a figure means
 //! is told by its name and, at length, by the file that measures it.
 
+#[cfg(feature = "postgres")]
+mod bare;
 mod baseline;
 pub(crate) mod batch;
 mod callers;

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};
 
 use super::Plan;
+use super::bare::BarePairs;
 use super::callers::{Act, Callers};
 use super::load::{Keys, outcome};
 use super::measure::{Cpu, ROUNDS, Round, Series};
@@ -41,7 +42,7 @@ pub(crate) async fn measure(url: &str, plan: &Plan, report: &mut Report) -> Resu
         let engine = Engine::new(Arc::new(store));
         let deadlocks = deadlocks(&bare).await?;
         let tables = Tables::make(&bare, &schema).await?;
-        writes(url, &engine, &tables, plan, report).await?;
+        writes((url, &schema), &engine, &tables, plan, report).await?;
         report.part_ended("writes");
         replays(&engine, plan, report).await?;
         report.part_ended("replays");
@@ -260,7 +261,7 @@ impl Unnest {
 }
 
 async fn writes(
-    url: &str,
+    (url, schema): (&str, &str),
     engine: &Engine,
     tables: &Tables,
     plan: &Plan,
@@ -268,6 +269,7 @@ async fn writes(
 ) -> Result<(), Failure> {
     let single = SingleStatements::open(url, tables, plan.callers).await?;
     let unnest = Unnest::open(url, tables).await?;
+    let bare = BarePairs::open(url, schema, Keys::new(TENANT, 6), (TENANT, plan.callers)).await?;
     let many = Callers::new(engine.clone(), Keys::new(TENANT, 3), plan.callers);
     let alone = Callers::new(engine.clone(), Keys::new(TENANT, 4), 1);
     // Connections, plans and caches are made before the clock runs.
@@ -275,9 +277,12 @@ async fn writes(
     many.round(Act::Pair, warm).await?;
     single.round(warm).await?;
     unnest.round(warm).await?;
+    bare.round(warm).await?;
+    bare.settle(schema).await?;
     let mut series = [
         Series::new(format!("single statements, {} connections", plan.callers)),
         Series::new("bare UNNEST inserts, 256 rows, one connection"),
+        Series::new("the rows of pairs by bare statements, two connections"),
         Series::new("claim + complete pairs"),
         Series::new("one commit"),
         Series::new("claim + complete pairs, one caller"),
@@ -292,20 +297,23 @@ async fn writes(
                 &match which {
                     0 => single.round(plan.round).await?,
                     1 => unnest.round(plan.round).await?,
-                    2 => many.round(Act::Pair, plan.round).await?,
-                    3 => many.round(Act::OneCommit, plan.round).await?,
-                    4 => alone.round(Act::Pair, plan.round).await?,
+                    2 => bare.round(plan.round).await?,
+                    3 => many.round(Act::Pair, plan.round).await?,
+                    4 => many.round(Act::OneCommit, plan.round).await?,
+                    5 => alone.round(Act::Pair, plan.round).await?,
                     _ => alone.round(Act::OneCommit, plan.round).await?,
                 },
             );
             plan.progress.step();
         }
     }
-    let [single, unnest, pairs, once, pairs_alone, once_alone] = &series;
-    report.add(&[single, unnest, pairs, once, pairs_alone, once_alone]);
+    let [single, unnest, bare, pairs, once, pairs_alone, once_alone] = &series;
+    report.add(&[single, unnest, bare, pairs, once, pairs_alone, once_alone]);
     report.ratio("pairs_vs_single_statements", pairs.versus(single));
     report.ratio("one_commit_vs_single_statements", once.versus(single));
     report.ratio("pairs_vs_unnest", pairs.versus(unnest));
+    report.ratio("bare_pairs_vs_unnest", bare.versus(unnest));
+    report.ratio("pairs_vs_bare_pairs", pairs.versus(bare));
     report.ratio("one_commit_vs_two", once.versus(pairs));
     report.ratio("one_commit_vs_two_one_caller", once_alone.versus(pairs_alone));
     Ok(())
