@@ -27,7 +27,10 @@ struct Gated {
     gate: Semaphore,
     arrived: AtomicUsize,
     groups: AtomicUsize,
+    loads: AtomicUsize,
     watch: bool,
+    /// Its watch tells of a change whenever it is asked.
+    tells_always: bool,
     gathers: bool,
 }
 
@@ -43,7 +46,9 @@ impl Gated {
             gate: Semaphore::new(open),
             arrived: AtomicUsize::new(0),
             groups: AtomicUsize::new(0),
+            loads: AtomicUsize::new(0),
             watch: true,
+            tells_always: false,
             gathers,
         })
     }
@@ -55,6 +60,7 @@ impl Store for Gated {
         Capabilities { watch, gathers, ..self.inner.capabilities() }
     }
     fn load(&self, reads: Vec<Read>) -> StoreFuture<'_, Loaded> {
+        self.loads.fetch_add(1, Ordering::SeqCst);
         self.inner.load(reads)
     }
     fn commit(&self, group: Vec<Arc<Batch>>) -> StoreFuture<'_, Committed> {
@@ -69,7 +75,10 @@ impl Store for Gated {
         self.inner.list(what, after, limit)
     }
     fn watch(&self, keys: Vec<Key>) -> StoreFuture<'_, ()> {
-        self.inner.watch(keys)
+        match self.tells_always {
+            true => Box::pin(std::future::ready(Ok(()))),
+            false => self.inner.watch(keys),
+        }
     }
     fn close(&self) -> StoreFuture<'_, ()> {
         self.inner.close()
@@ -201,6 +210,21 @@ async fn a_completion_in_another_process_is_noticed_by_watch_and_by_polling() {
         there.complete(&held, &outcome("paid")).await.unwrap();
         assert_eq!(replayed(waiter.await.unwrap().unwrap()), "paid");
     }
+}
+
+#[tokio::test]
+async fn a_watch_that_tells_of_nothing_makes_no_loop_without_a_pause() {
+    let mut store = Arc::into_inner(Gated::new(Semaphore::MAX_PERMITS)).unwrap();
+    store.tells_always = true;
+    let store = Arc::new(store);
+    let engine = Engine::new(store.clone());
+    permit(engine.claim(&claim("k", "p")).await.unwrap());
+    let before = store.loads.load(Ordering::SeqCst);
+    let verdict = engine.claim_waiting(&claim("k", "p"), Duration::from_millis(300)).await.unwrap();
+    assert!(matches!(verdict, Verdict::Busy { .. }), "{verdict:?}");
+    // One look at once, and then one each 10 ms at most.
+    let looks = store.loads.load(Ordering::SeqCst) - before;
+    assert!((2..=2 + 30).contains(&looks), "{looks} looks");
 }
 
 #[tokio::test]

@@ -980,6 +980,36 @@ async fn a_caller_that_goes_away_leaves_no_transaction_open() {
     place.remove().await;
 }
 
+/// What whoever marks a key as wanted is told of it: otherwise it is told to look again at once, and
+/// looks, and marks it, and so on.
+#[tokio::test]
+async fn a_key_that_waits_for_its_own_time_has_not_changed() {
+    let place = Place::new("own_time").await;
+    place.manual_clock(1_000).await;
+    let store = place.store().await;
+    let key = request("k");
+    let may_have_changed = async || {
+        let name = key.name_column();
+        let state = format!("SELECT wanted_state('acme', 0::smallint, '{name}', 7)::bigint");
+        place.count(&state).await == 0
+    };
+    assert_eq!(key.tenant_column(), "acme");
+    assert!(may_have_changed().await, "it is not there");
+    applied(&commit(&store, &claim(&key)).await);
+    assert!(!may_have_changed().await, "it runs");
+    let mut failed = find(&store, &key).await.unwrap().stored.record;
+    let rev = failed.rev;
+    failed.state = State::Failed;
+    let mut failed = draft(failed);
+    (failed.fence, failed.fresh, failed.due) = (FenceWrite::End, false, Time::In(5_000));
+    let fail = batch(vec![Condition::RevIs(key.clone(), rev)], vec![put(failed)]);
+    applied(&commit(&store, &fail).await);
+    assert!(!may_have_changed().await, "its time has not come");
+    place.set_clock(6_000).await;
+    assert!(may_have_changed().await, "its time has come");
+    place.remove().await;
+}
+
 #[tokio::test]
 async fn a_closed_store_refuses_and_lets_go() {
     let place = Place::new("closed").await;

@@ -349,6 +349,34 @@ async fn plans_are_index_look_ups_on_empty_never_analysed_and_large_tables() {
     place.remove().await;
 }
 
+/// A server that is told to answer before its log is on the disk, while we are at work: what we were
+/// promised when we connected holds. Its log is written late enough for the loss to show.
+#[tokio::test]
+async fn i02_a_server_that_is_told_to_answer_early_loses_nothing_that_we_answered() {
+    const KEYS: usize = 20;
+    let cluster = Cluster::start();
+    let options = PostgresOptions::default();
+    PostgresStore::migrate(&cluster.url(), options.clone()).await.unwrap();
+    let sql = client(&cluster.url()).await;
+    sql.batch_execute("ALTER SYSTEM SET wal_writer_delay = '10s'").await.unwrap();
+    let store = PostgresStore::connect(&cluster.url(), options).await.unwrap();
+    applied(&commit(&store, &claim(&request("before"))).await);
+    sql.batch_execute("ALTER SYSTEM SET synchronous_commit = off").await.unwrap();
+    sql.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    // Sessions hear of it one after the other; this one was there before those of the store.
+    while sql.query_one("SHOW synchronous_commit", &[]).await.unwrap().get::<_, &str>(0) != "off" {
+        tokio::task::yield_now().await;
+    }
+    for number in 0..KEYS {
+        applied(&commit(&store, &claim(&request(&format!("k{number}")))).await);
+    }
+    cluster.kill();
+    cluster.restart();
+    let sql = client(&cluster.url()).await;
+    let kept = sql.query_one("SELECT count(*) FROM onceward.records", &[]).await.unwrap();
+    assert_eq!(kept.get::<_, i64>(0), i64::try_from(KEYS).unwrap() + 1);
+}
+
 /// A real standby: whatever asks it for writes would fail later, and what it shows is of a moment
 /// ago, so that a claim decided from it could run twice.
 #[tokio::test]

@@ -18,7 +18,7 @@ mod support;
 use onceward::core::audit::Entry;
 use onceward::core::batch::{Answer, Condition, Write};
 use onceward::core::key::{Key, Kind, Subject};
-use onceward::core::record::{Body, State, Time};
+use onceward::core::record::{Body, FenceWrite, State, Time};
 use onceward::store::postgres::{PostgresOptions, PostgresStore, Weakness};
 use onceward::store::{AuditFilter, Durability, Items, List, Store, StoreError};
 use support::*;
@@ -299,6 +299,14 @@ async fn an_owner_who_is_no_superuser_migrates_and_is_bound() {
     let as_owner = format!("postgres://{login}@{host}:{port}/{database}");
     PostgresStore::migrate(&as_owner, place.options()).await.unwrap();
     PostgresStore::migrate(&as_owner, place.options()).await.unwrap();
+    // The right to make roles is needed no more, and who reads a view is not waited for.
+    place.sql(&format!("ALTER ROLE {login} NOCREATEROLE")).await;
+    let reader = client(&url()).await;
+    let read = format!("SELECT count(*) FROM {}.idempotency_keys", place.schema);
+    reader.batch_execute(&format!("BEGIN; {read}")).await.unwrap();
+    assert_eq!(PostgresStore::migrate(&as_owner, place.options()).await.unwrap(), 0);
+    assert_eq!(PostgresStore::migrate(&url(), place.options()).await.unwrap(), 0);
+    drop(reader);
     let store = PostgresStore::connect(&as_owner, place.options()).await.unwrap();
     applied(&commit(&store, &claim(&request("k"))).await);
     let warnings = store.capabilities().warnings;
@@ -345,7 +353,11 @@ async fn e07_the_seeds_queries_run_on_the_views() {
     let job = put(draft(record(&key_of("a", "running"), State::Running)));
     let event = Key::new(Kind::Event, "a", "handler", "event-1").unwrap();
     let event = put(draft(record(&event, State::Running)));
-    applied(&commit(&store, &batch(vec![], vec![conflict, job, event])).await);
+    // As a sweep leaves it: the outcome gone, the key remembered.
+    let mut swept = draft(record(&key_of("a", "swept"), State::Expired));
+    (swept.fence, swept.due, swept.sweep) = (FenceWrite::End, Time::Clear, Time::In(60_000));
+    let writes = vec![conflict, job, event, put(swept)];
+    applied(&commit(&store, &batch(vec![], writes)).await);
     place.sql(&format!("SET ROLE onceward_reader; SET search_path = {}", place.schema)).await;
     let usage = "SELECT tenant_id, route_pattern, COUNT(*) as total_keys, \
         COUNT(CASE WHEN completed_at IS NOT NULL THEN 1 END) as completed, \
@@ -355,7 +367,7 @@ async fn e07_the_seeds_queries_run_on_the_views() {
     let rows = place.sql.query(usage, &[]).await.unwrap();
     let shown: Vec<(String, i64, i64)> =
         rows.iter().map(|row| (row.get(0), row.get(2), row.get(3))).collect();
-    assert_eq!(shown, [("a".into(), 2, 1), ("b".into(), 1, 1)]);
+    assert_eq!(shown, [("a".into(), 3, 1), ("b".into(), 1, 1)]);
     let conflicts = "SELECT DATE_TRUNC('hour', created_at) as hour, COUNT(*) as conflicts \
         FROM audit_log WHERE action = 'idempotency_conflict' \
         AND created_at > NOW() - INTERVAL '24 hours' GROUP BY hour ORDER BY hour";
@@ -369,7 +381,12 @@ async fn e07_the_seeds_queries_run_on_the_views() {
     let a10 = "SELECT org_id, endpoint, idempotency_key, canonical_body_hash, \
         request_fingerprint, response_status, response_body, response_headers, created_at, \
         expires_at FROM idempotency_records";
-    assert_eq!(place.sql.query(a10, &[]).await.unwrap().len(), 3);
+    assert_eq!(place.sql.query(a10, &[]).await.unwrap().len(), 4);
+    // What has no end has none: not one in the year 9999, which would be in every average.
+    let endless = "SELECT count(*) FROM idempotency_records WHERE expires_at IS NULL";
+    assert_eq!(place.count(endless).await, 2);
+    let late = "SELECT count(*) FROM idempotency_keys WHERE expires_at > now() + interval '1 y'";
+    assert_eq!(place.count(late).await, 0);
     let events = "SELECT handler, event_id, status FROM processed_events";
     let row = place.sql.query_one(events, &[]).await.unwrap();
     assert_eq!((row.get(0), row.get(1), row.get(2)), ("handler", "event-1", "processing"));
@@ -466,6 +483,76 @@ async fn i11_the_apps_row_and_the_completion_commit_together_or_neither() {
     // The app has no other way in.
     for sql in ["SELECT * FROM records", "SELECT current_tenant()", "SELECT * FROM audit_log"] {
         assert!(app.query(sql, &[]).await.is_err(), "{sql}");
+    }
+    place.remove().await;
+}
+
+/// Each answer that an application records, and for how long it is kept; none: it is refused.
+#[tokio::test]
+async fn a12_what_an_app_records_is_judged_as_what_the_gateway_records() {
+    const HOUR: u64 = 3_600_000;
+    let place = Place::new("statuses").await;
+    let store = place.store().await;
+    let app = app(&place).await;
+    let terms = claim(&key_of("acme", "any"));
+    let Write::Put(terms) = &terms.writes[0] else { panic!("no put") };
+    let retain = terms.record.terms.retain_ms;
+    assert!(retain > 4 * HOUR, "the terms must keep answers longer than errors");
+    let hour = HOUR.to_string();
+    let cases = [
+        ("201", "NULL", Some(retain)),
+        ("303", "NULL", Some(retain)),
+        ("422", "NULL", Some(4 * HOUR)),
+        ("422", hour.as_str(), Some(HOUR)),
+        ("401", "NULL", None),
+        ("403", "NULL", None),
+        ("408", "NULL", None),
+        ("425", "NULL", None),
+        ("429", hour.as_str(), None),
+        ("500", "NULL", None),
+        ("503", "NULL", None),
+    ];
+    for (number, (status, retain_ms, kept)) in cases.into_iter().enumerate() {
+        for (form, body) in ["'{}'::jsonb", "'x'::text", "'x'::bytea"].into_iter().enumerate() {
+            let key = key_of("acme", &format!("k{number}-{form}"));
+            let fence = applied(&commit(&store, &claim(&key)).await).first.unwrap().1.unwrap();
+            let permit = permit_text(&place, &key, fence.0).await;
+            let complete = format!("SELECT complete($1, {status}, {body}, '{{}}', {retain_ms})");
+            let ended = app.query_one(&complete, &[&permit]).await;
+            let record = find(&store, &key).await.unwrap().stored.record;
+            if let Some(kept) = kept {
+                ended.unwrap();
+                let expires = record.expires_at.unwrap();
+                assert_eq!(expires.since(record.updated_at), kept, "{status} {body}");
+            } else {
+                let refused = ended.unwrap_err();
+                assert_eq!(refused.code(), Some(&SqlState::INVALID_PARAMETER_VALUE), "{status}");
+                assert_eq!(record.state, State::Running, "{status} {body}");
+            }
+        }
+    }
+    let key = key_of("acme", "typed");
+    let fence = applied(&commit(&store, &claim(&key)).await).first.unwrap().1.unwrap();
+    let permit = permit_text(&place, &key, fence.0).await;
+    for twice in [r#"{"X-A": "1", "x-a": "2"}"#, r#"{"X-A": null}"#, r#"{"X-A": ["1"]}"#] {
+        let complete = format!("SELECT complete($1, 200, 'x'::text, '{twice}')");
+        let refused = app.query_one(&complete, &[&permit]).await.unwrap_err();
+        assert_eq!(refused.code(), Some(&SqlState::INVALID_PARAMETER_VALUE), "{twice}");
+    }
+    let complete = r#"SELECT complete($1, 200, 'x'::text, '{"Content-Type": "text/plain"}')"#;
+    app.query_one(complete, &[&permit]).await.unwrap();
+    let outcome = find(&store, &key).await.unwrap().stored.outcome.unwrap();
+    let outcome = String::from_utf8_lossy(&outcome);
+    assert_eq!(outcome.matches("content-type").count(), 1, "{outcome:?}");
+    assert!(outcome.contains("text/plain"), "{outcome:?}");
+
+    let key = key_of("acme", "large");
+    let fence = applied(&commit(&store, &claim(&key)).await).first.unwrap().1.unwrap();
+    let permit = permit_text(&place, &key, fence.0).await;
+    for large in ["$1, 200, repeat('x', 2100000)", "$1, to_jsonb(repeat('x', 2100000))"] {
+        let refused = app.query_one(&format!("SELECT complete({large})"), &[&permit]).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code(), Some(&SqlState::PROGRAM_LIMIT_EXCEEDED), "{large}");
     }
     place.remove().await;
 }

@@ -82,6 +82,7 @@ impl Engine {
         // Too many wait already: busy is the answer.
         let Some(waiter) = self.0.waiters.enter(&claim.key) else { return Ok(first) };
         let mut pause = self.0.options.poll_first;
+        let mut told = false;
         tokio::pin!(gone);
         loop {
             let rung = waiter.bell.notified();
@@ -99,10 +100,18 @@ impl Engine {
             // The lease's end is worth a look at once; a lost bell costs at most one pause.
             let lease = Duration::from_millis(retry_after_ms);
             let nap = pause.min(deadline - now).min(lease.max(Duration::from_millis(1)));
+            let told_in_vain = std::mem::take(&mut told);
+            let elsewhere = async {
+                // A store that tells again and again must not make this a loop without a pause.
+                if told_in_vain {
+                    tokio::time::sleep(self.0.options.poll_first).await;
+                }
+                self.changed_elsewhere(&claim.key).await;
+            };
             tokio::select! {
                 () = &mut gone => return Ok(verdict),
                 () = rung => {}
-                () = self.changed_elsewhere(&claim.key) => {}
+                () = elsewhere => told = true,
                 () = tokio::time::sleep(nap) => pause = (pause * 2).min(self.0.options.poll_max),
             }
         }

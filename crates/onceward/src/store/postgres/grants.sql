@@ -36,8 +36,15 @@ BEGIN
     FOR name IN
         SELECT c.relname FROM pg_class AS c
         WHERE c.relnamespace = place::regnamespace AND c.relkind = 'v'
+            AND c.relowner <> 'onceward_views'::regrole
     LOOP
+        -- Whoever reads the view holds this back, and makes all who come later wait for it.
         EXECUTE format('ALTER VIEW %I OWNER TO onceward_views', name);
+    END LOOP;
+    FOR name IN
+        SELECT c.relname FROM pg_class AS c
+        WHERE c.relnamespace = place::regnamespace AND c.relkind = 'v'
+    LOOP
         EXECUTE format('GRANT SELECT ON %I TO onceward_reader', name);
     END LOOP;
     -- Whoever reads a view calls the functions in it.

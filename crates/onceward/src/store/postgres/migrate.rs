@@ -19,25 +19,28 @@ struct Migration {
 }
 
 macro_rules! migrations {
-    ($($version:literal $name:literal,)*) => {
+    ($($version:literal $file:literal $name:literal,)*) => {
         &[$(Migration {
             version: $version,
             name: $name,
-            sql: include_str!(concat!("migrations/000", $version, "_", $name, ".sql")),
+            sql: include_str!(concat!("migrations/", $file, "_", $name, ".sql")),
         },)*]
     };
 }
 
 const MIGRATIONS: &[Migration] = migrations! {
-    1 "tables",
-    2 "policies",
-    3 "group",
-    4 "lists",
-    5 "views",
-    6 "calls",
-    7 "marks",
-    8 "lean",
-    9 "names",
+    1 "0001" "tables",
+    2 "0002" "policies",
+    3 "0003" "group",
+    4 "0004" "lists",
+    5 "0005" "views",
+    6 "0006" "calls",
+    7 "0007" "marks",
+    8 "0008" "lean",
+    9 "0009" "names",
+    10 "0010" "patience",
+    11 "0011" "statuses",
+    12 "0012" "ends",
 };
 
 /// The oldest program, by the version of its schema, that works on the schema as it is after the
@@ -96,13 +99,18 @@ async fn run(client: &Client, target: &Target) -> Result<usize, StoreError> {
     let lock = format!("{schema}:migrate");
     let take = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
     client.query(take, &[&lock]).await.map_err(failed)?;
-    let place = format!(
-        "CREATE SCHEMA IF NOT EXISTS \"{schema}\"; SET LOCAL search_path = \"{schema}\", pg_temp"
-    );
-    client.batch_execute(ROLES).await.map_err(failed)?;
+    let place = format!("SET LOCAL search_path = \"{schema}\", pg_temp");
     client.batch_execute(&place).await.map_err(failed)?;
-    client.batch_execute(LEDGER).await.map_err(failed)?;
-    let done = applied(client, target).await?;
+    let encoding = client.query_one("SELECT current_setting('server_encoding')", &[]).await;
+    let encoding: String = encoding.and_then(|row| row.try_get(0)).map_err(failed)?;
+    if encoding != "UTF8" {
+        return Err(StoreError::Open(format!(
+            "the database of {} is in {encoding}, but keys are any Unicode: make one with \
+             `CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`",
+            target.shown()
+        )));
+    }
+    let done = if is_there(client, target).await? { applied(client, target).await? } else { 0 };
     // A newer program's schema is newer still; it is not ours to grant on.
     if done > MIGRATIONS.len() {
         client.batch_execute("ROLLBACK").await.map_err(failed)?;
@@ -113,6 +121,18 @@ async fn run(client: &Client, target: &Target) -> Result<usize, StoreError> {
         let wait = format!("SET LOCAL lock_timeout = {LOCKED_FOR_MS}");
         client.batch_execute(&wait).await.map_err(failed)?;
     }
+    if done == MIGRATIONS.len() {
+        return match repair(client).await {
+            Ok(()) => client.batch_execute("COMMIT").await.map(|()| 0).map_err(failed),
+            // Only who may make roles can; and who may not has nothing to migrate.
+            Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => Ok(0),
+            Err(error) => Err(failed(error)),
+        };
+    }
+    client.batch_execute(ROLES).await.map_err(failed)?;
+    let make = format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"");
+    client.batch_execute(&make).await.map_err(failed)?;
+    client.batch_execute(LEDGER).await.map_err(failed)?;
     for migration in &MIGRATIONS[done..] {
         client.batch_execute(migration.sql).await.map_err(failed)?;
         let note = "INSERT INTO migrations (version, name, checksum, oldest) \
@@ -122,19 +142,28 @@ async fn run(client: &Client, target: &Target) -> Result<usize, StoreError> {
             [&migration.version, &migration.name, &sql, &OLDEST];
         client.execute(note, &values).await.map_err(failed)?;
     }
-    client.batch_execute("SET LOCAL lock_timeout TO DEFAULT").await.map_err(failed)?;
     client.batch_execute(GRANTS).await.map_err(failed)?;
     client.batch_execute("COMMIT").await.map_err(failed)?;
     Ok(MIGRATIONS.len() - done)
 }
 
+/// Brings roles and grants of a schema that is up to date to what they should be.
+async fn repair(client: &Client) -> Result<(), Error> {
+    client.batch_execute(ROLES).await?;
+    client.batch_execute(GRANTS).await
+}
+
+/// Whether the schema holds a store.
+async fn is_there(client: &Client, target: &Target) -> Result<bool, StoreError> {
+    let there = client.query_one("SELECT to_regclass('migrations') IS NOT NULL", &[]).await;
+    let there = there.and_then(|row| row.try_get(0));
+    there.map_err(|error| unreadable(target, &error))
+}
+
 /// Checks that the schema is the one that this version knows, without writing.
 pub(super) async fn check(client: &Client, target: &Target) -> Result<(), StoreError> {
     let (at, schema) = (target.shown(), &target.options.schema);
-    let there = client.query_one("SELECT to_regclass('migrations') IS NOT NULL", &[]).await;
-    let there = there.and_then(|row| row.try_get(0));
-    let there: bool = there.map_err(|error| unreadable(target, &error))?;
-    if !there {
+    if !is_there(client, target).await? {
         return Err(StoreError::Schema(format!(
             "schema {schema} of {at} holds no store; run `onceward migrate --store {at}` to make it"
         )));

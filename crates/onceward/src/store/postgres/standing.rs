@@ -45,6 +45,10 @@ const SERVER: &str = "SELECT current_setting('fsync'), current_setting('synchron
             ORDER BY c.relname
         )";
 
+/// A session's own setting outlives a change of the server's.
+const PINNED: &str =
+    "SELECT set_config('synchronous_commit', current_setting('synchronous_commit'), false)";
+
 /// What a session may rely on.
 #[derive(Debug, Clone)]
 pub(super) struct Standing {
@@ -93,6 +97,9 @@ pub(super) async fn take(client: &Client, target: &Target) -> Result<Standing, S
     }
     migrate::check(client, target).await?;
     let durability = look(client, target, &mut warnings).await?;
+    // What was looked at holds for as long as the session does: the server's configuration may be
+    // read anew at any time, and would make what is answered here less than it was promised to be.
+    client.batch_execute(PINNED).await.map_err(failed)?;
     Ok(Standing { durability, warnings })
 }
 
