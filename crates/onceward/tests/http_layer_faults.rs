@@ -2,28 +2,32 @@
 //! never an effect without a claim, and never two answers to one key.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
+use std::convert::Infallible;
+use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, Request, StatusCode};
+use axum::http::{HeaderMap, Request, Response, StatusCode};
 use axum::routing::post;
+use futures_util::future::BoxFuture;
 use http_body_util::BodyExt;
 use onceward::engine::Engine;
 use onceward::http::{
     Attempt, Door, DoorLimits, Identity, OncewardLayer, PermitText, Policy, Routes,
 };
-use onceward::store::Store;
 use onceward::store::memory::MemoryStore;
+use onceward::store::{Items, List, Store};
 use onceward::testing::faulty::{Fault, FaultPlan, FaultyStore, Method};
-use onceward_core::record::OnAbandoned;
+use onceward_core::record::{OnAbandoned, Record};
 use onceward_core::stamp::At;
 use serde_json::Value;
 use tokio::sync::Semaphore;
-use tower::ServiceExt;
+use tower::{Layer, Service, ServiceExt};
 
 /// How long a request waits for the store.
 const STORE_WITHIN: Duration = Duration::from_millis(800);
@@ -58,17 +62,73 @@ async fn slow(State(upstream): State<Arc<Upstream>>, request: Request<Body>) -> 
     format!("attempt {attempt}")
 }
 
-fn place(store: Arc<dyn Store>, policy: Policy) -> Arc<Place> {
+/// Answers a head when the first attempt is let go, and its body when the second one is.
+async fn trickles(State(upstream): State<Arc<Upstream>>) -> Body {
+    upstream.started.add_permits(1);
+    upstream.go_on[0].acquire().await.unwrap().forget();
+    Body::from_stream(futures_util::stream::once(async move {
+        upstream.go_on[1].acquire().await.unwrap().forget();
+        Ok::<_, std::io::Error>("at last")
+    }))
+}
+
+/// A service that is not ready before its gate is open.
+struct Unready {
+    gate: Arc<Semaphore>,
+    opens: Option<BoxFuture<'static, ()>>,
+    ran: Arc<AtomicU64>,
+}
+
+impl Clone for Unready {
+    fn clone(&self) -> Self {
+        Self { gate: self.gate.clone(), opens: None, ran: self.ran.clone() }
+    }
+}
+
+impl Service<Request<Body>> for Unready {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        let gate = self.gate.clone();
+        let opens = self
+            .opens
+            .get_or_insert_with(|| Box::pin(async move { gate.acquire().await.unwrap().forget() }));
+        opens.as_mut().poll(context).map(Ok)
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        self.ran.fetch_add(1, Ordering::SeqCst);
+        ready(Ok(Response::new(Body::from("ran"))))
+    }
+}
+
+fn door(store: Arc<dyn Store>, policy: Policy) -> Door {
     let identity = Identity::Authorization { secret: [7; 32], strict: false };
     let door = Door::new(Engine::new(store), identity, Routes::every(policy).unwrap());
     let store_within_ms = u64::try_from(STORE_WITHIN.as_millis()).unwrap();
-    let door = door.with_limits(DoorLimits { store_within_ms, ..DoorLimits::default() });
+    door.with_limits(DoorLimits { store_within_ms, ..DoorLimits::default() })
+}
+
+fn request(path: &str, body: &str) -> Request<Body> {
+    Request::post(path)
+        .header("authorization", "Bearer alice")
+        .header("content-type", "application/json")
+        .header("idempotency-key", "k")
+        .body(Body::from(body.to_string()))
+        .unwrap()
+}
+
+fn place(store: Arc<dyn Store>, policy: Policy) -> Arc<Place> {
+    let door = door(store, policy);
     let gate = || Semaphore::new(0);
     let go_on = [gate(), gate()];
     let upstream = Arc::new(Upstream { ran: AtomicU64::new(0), started: gate(), go_on });
     let router = Router::new()
         .route("/slow", post(slow))
         .route("/says", post(says))
+        .route("/trickles", post(trickles))
         .with_state(upstream.clone())
         .layer(OncewardLayer::new(door));
     Arc::new(Place { router, upstream })
@@ -85,13 +145,8 @@ impl Place {
     }
 
     async fn send(&self, path: &str, body: &str) -> Answer {
-        let request = Request::post(path)
-            .header("authorization", "Bearer alice")
-            .header("content-type", "application/json")
-            .header("idempotency-key", "k")
-            .body(Body::from(body.to_string()))
-            .unwrap();
-        let (head, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
+        let (head, body) =
+            self.router.clone().oneshot(request(path, body)).await.unwrap().into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         Answer { status: head.status.as_u16(), headers: head.headers, body }
     }
@@ -193,6 +248,64 @@ async fn a_completion_is_tried_until_the_renewed_lease_ends_not_the_first_one() 
     place.go_on(1);
     first.await.unwrap().is("attempt 1", false);
     assert_eq!(place.ran(), 1);
+}
+
+/// The only record that there is.
+async fn the_record(store: &dyn Store) -> Record {
+    let all = List::Records { tenant: None, scope: None, state: None };
+    let Items::Records(mut records) = store.list(all, None, 10).await.unwrap().items else {
+        unreachable!()
+    };
+    assert_eq!(records.len(), 1);
+    records.remove(0)
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_before_half_of_it_whatever_is_awaited_meanwhile() {
+    const LEASE_MS: u64 = 4_500;
+    let store = Arc::new(MemoryStore::new());
+    let place = place(store.clone(), Policy { lease_ms: LEASE_MS, ..Policy::default() });
+    let (asked, sent) = (place.clone(), Instant::now());
+    let answer = tokio::spawn(async move { asked.send("/trickles", "{}").await });
+    place.upstream.started.acquire().await.unwrap().forget();
+    let granted = the_record(&*store).await;
+    // sleeps because the lease is renewed in real time: just before the first renewal
+    tokio::time::sleep(Duration::from_millis(1_300).saturating_sub(sent.elapsed())).await;
+    place.go_on(1);
+    let mut renewed = the_record(&*store).await;
+    while renewed.rev == granted.rev {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        renewed = the_record(&*store).await;
+    }
+    assert!(renewed.updated_at.since(granted.updated_at) < LEASE_MS / 2, "{renewed:?}");
+    place.go_on(2);
+    answer.await.unwrap().is("at last", false);
+}
+
+#[tokio::test]
+async fn i07_a_request_that_waits_for_its_service_keeps_its_lease_until_it_begins() {
+    const LEASE_MS: u64 = 1_000;
+    let (gate, ran) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicU64::new(0)));
+    let service = Unready { gate: gate.clone(), opens: None, ran: ran.clone() };
+    let policy = Policy { lease_ms: LEASE_MS, wait_ms: 0, ..Policy::default() };
+    let store = Arc::new(MemoryStore::new());
+    let service = OncewardLayer::new(door(store.clone(), policy)).layer(service);
+    let first = tokio::spawn(service.clone().oneshot(request("/", "{}")));
+    let all = || List::Records { tenant: None, scope: None, state: None };
+    let is_claimed = async || {
+        let page = store.list(all(), None, 1).await.unwrap();
+        matches!(page.items, Items::Records(records) if !records.is_empty())
+    };
+    while !is_claimed().await {
+        tokio::task::yield_now().await;
+    }
+    // sleeps because the lease is renewed in real time, and the first one has to be over
+    tokio::time::sleep(Duration::from_millis(LEASE_MS + 300)).await;
+    let duplicate = service.oneshot(request("/", "{}")).await.unwrap();
+    assert_eq!(duplicate.status(), StatusCode::CONFLICT, "it is still the first one's");
+    gate.add_permits(2);
+    assert_eq!(first.await.unwrap().unwrap().status(), StatusCode::OK);
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]

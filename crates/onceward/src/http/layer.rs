@@ -434,7 +434,7 @@ impl Settling<'_> {
             let _ = door.engine.release(&permit).await;
             return Err(Refusal::new(Code::BadRequest, "the client left before it began"));
         }
-        let run = Run { door, policy, permit: &permit, asked, pass };
+        let run = Run { door, policy, permit: &permit, asked, pass, has_begun: false };
         let request = run.request(head, &admitted.key, body);
         // A panic of the handler ends only its attempt.
         let ran = std::panic::AssertUnwindSafe(run.serve(inner, request)).catch_unwind().await;

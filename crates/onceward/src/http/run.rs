@@ -70,6 +70,8 @@ pub(super) struct Run<'a> {
     pub(super) asked: Instant,
     /// What the breaker is told of its end.
     pub(super) pass: Pass,
+    /// Whether the service has the request: before, nothing can have happened.
+    pub(super) has_begun: bool,
 }
 
 impl Run<'_> {
@@ -112,11 +114,13 @@ impl Run<'_> {
         R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
         R::Error: Into<BoxError>,
     {
-        let ready = std::future::poll_fn(|context| inner.poll_ready(context)).await;
-        let ready: Result<(), BoxError> = ready.map_err(Into::into);
+        // A service may be long in taking it: the lease has to hold until it begins, too.
+        let ready = self.renewing(std::future::poll_fn(|context| inner.poll_ready(context))).await;
+        let ready: Result<(), BoxError> = ready?.map_err(Into::into);
         if let Err(error) = ready {
             return self.failed(&ServiceError::NotSent(error.to_string()).into()).await;
         }
+        self.has_begun = true;
         let request_id = request.headers().get(names::X_REQUEST_ID).cloned();
         let correlation_id = request.headers().get(names::X_CORRELATION_ID).cloned();
         let call = inner.call(request);
@@ -327,12 +331,13 @@ impl Run<'_> {
 
     /// Awaits something while the lease is renewed, before half of it has passed.
     async fn renewing<F: Future>(&mut self, work: F) -> Result<F::Output, Lost> {
-        let pause = self.lease() / 3;
+        // Counted from when the lease was asked for, whatever was awaited since.
+        let mut next = self.asked + self.lease() / 3;
         tokio::pin!(work);
         loop {
             let cut = tokio::select! {
                 done = &mut work => return Ok(done),
-                () = tokio::time::sleep(pause) => false,
+                () = tokio::time::sleep_until(next.into()) => false,
                 () = self.door.drain.cutting() => true,
             };
             if cut {
@@ -342,14 +347,23 @@ impl Run<'_> {
             let asked = Instant::now();
             match self.door.engine.renew(self.permit, None).await {
                 Ok(Finish::Lost) => return Err(Lost::Overtaken),
-                Ok(Finish::Ok) => self.asked = asked,
-                _ => {}
+                Ok(Finish::Ok) => {
+                    self.asked = asked;
+                    next = asked + self.lease() / 3;
+                }
+                // Tried again soon: the lease goes on running.
+                _ => next = Instant::now() + self.lease() / 12,
             }
         }
     }
 
     /// The server goes down before the answer came.
     async fn cut(&self) -> Lost {
+        if !self.has_begun {
+            let _ = self.door.engine.release(self.permit).await;
+            let detail = "the server went down before anything was sent; retry with the same key";
+            return Lost::Refused(Refusal::new(Code::UpstreamFailed, detail));
+        }
         let _ = self.door.engine.abandon(self.permit, "the server went down").await;
         let detail = "the server went down; whether it had its effect is not known";
         Lost::Refused(Refusal::new(Code::UpstreamFailed, detail))

@@ -231,6 +231,16 @@ pub enum List {
 }
 
 impl List {
+    /// Whether a page of it may have to look through very much that does not fit, for people who
+    /// search. Such lists are kept from taking the places of those that look one thing up.
+    #[cfg_attr(not(any(feature = "sqlite", feature = "postgres")), expect(dead_code))]
+    pub(crate) fn may_be_long(&self) -> bool {
+        match self {
+            Self::Records { .. } | Self::Marks { .. } | Self::Audit(_) => true,
+            Self::Due { .. } | Self::Sweepable | Self::Settled { .. } => false,
+        }
+    }
+
     /// The mark that a page of [`List::Marks`] ended with: of one tenant its name, of all of them
     /// the tenant too. A cursor of the one list says nothing about the other, and is refused.
     pub(crate) fn mark_after(

@@ -14,7 +14,7 @@ use super::open::Pool;
 use super::reader;
 
 /// Calls that are worth having under way at once.
-const LANES: usize = 2;
+pub(super) const LANES: u32 = 2;
 /// Reads of one call, unless a single look has more.
 const READS_MAX: usize = 256;
 
@@ -29,7 +29,7 @@ pub(super) struct Looks {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<(Vec<Read>, oneshot::Sender<Answer>)>,
-    lanes: usize,
+    lanes: u32,
 }
 
 impl Looks {
@@ -44,7 +44,7 @@ impl Looks {
             let mut queue = self.locked();
             queue.waiting.push((reads, answer));
             let goes = queue.lanes < LANES;
-            queue.lanes += usize::from(goes);
+            queue.lanes += u32::from(goes);
             goes
         };
         if goes {
@@ -66,7 +66,7 @@ impl Looks {
             first || reads <= READS_MAX
         });
         let together = fits.count();
-        queue.lanes -= usize::from(together == 0);
+        queue.lanes -= u32::from(together == 0);
         queue.waiting.drain(..together).collect()
     }
 

@@ -37,6 +37,7 @@ use std::sync::Arc;
 
 use onceward_core::batch::Batch;
 use onceward_core::key::Key;
+use tokio::sync::Semaphore;
 
 use super::{
     Capabilities, Committed, Cursor, List, Loaded, Page, Read, Store, StoreError, StoreFuture,
@@ -60,6 +61,8 @@ pub struct PostgresStore {
     standing: Standing,
     writers: Arc<Pool>,
     readers: Arc<Pool>,
+    /// Places for lists that may be long: they leave sessions to those who look something up.
+    listing: Arc<Semaphore>,
     looks: Arc<Looks>,
     watch: Arc<Watch>,
 }
@@ -75,13 +78,15 @@ impl PostgresStore {
         let schema: Arc<str> = target.options.schema.as_str().into();
         let idle_ms = target.options.idle_in_transaction_timeout_ms;
         let readers = u32::try_from(target.options.readers).unwrap_or(u32::MAX);
+        let listing = readers.saturating_sub(looks::LANES).max(1);
+        let listing = Arc::new(Semaphore::new(listing as usize));
         let readers = Arc::new(Pool::new(target.clone(), Role::Reader, readers));
         let writers = Arc::new(Pool::new(target.clone(), Role::Writer, LANES));
         let standing = writers.warm().await?;
         readers.warm().await?;
         let watch = Arc::new(Watch::start(target));
         let looks = Arc::new(Looks::new(readers.clone()));
-        Ok(Self { schema, idle_ms, standing, writers, readers, looks, watch })
+        Ok(Self { schema, idle_ms, standing, writers, readers, listing, looks, watch })
     }
 
     /// Makes the schema or brings it up to date. Safe to run at any time, by many at once.
@@ -139,8 +144,12 @@ impl Store for PostgresStore {
     }
 
     fn list(&self, what: List, after: Option<Cursor>, limit: usize) -> StoreFuture<'_, Page> {
-        let readers = self.readers.clone();
+        let (readers, listing) = (self.readers.clone(), self.listing.clone());
         owned(StoreError::NotApplied, async move {
+            let _turn = match what.may_be_long() {
+                true => listing.acquire_owned().await.ok(),
+                false => None,
+            };
             let lease = readers.lease().await?;
             list::list(lease, &what, after.as_ref(), limit).await
         })

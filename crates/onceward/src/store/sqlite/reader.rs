@@ -45,6 +45,9 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct Waiting {
     calls: VecDeque<Call>,
+    /// Lists that may be long, apart from the others, and how many readers are at one.
+    long: VecDeque<Call>,
+    at_long: usize,
     idle: usize,
     readers: usize,
     closed: bool,
@@ -63,7 +66,10 @@ impl Queue {
         if state.closed {
             return false;
         }
-        state.calls.push_back(call);
+        match &call {
+            Call::List { ask, .. } if ask.what.may_be_long() => state.long.push_back(call),
+            _ => state.calls.push_back(call),
+        }
         let wake = state.idle > 0;
         drop(state);
         if wake {
@@ -78,12 +84,27 @@ impl Queue {
         self.ready.notify_all();
     }
 
-    /// Waits for calls and takes a fair share of them. False when the queue is closed and empty.
-    fn drain(&self, into: &mut Vec<Call>) -> bool {
+    /// Waits for calls and takes a fair share of them. A list that may be long is taken alone, and
+    /// leaves one reader to the others, if there is more than one. None when the queue is closed and
+    /// empty.
+    fn drain(&self, into: &mut Vec<Call>) -> Option<Turn<'_>> {
         let mut state = self.locked();
-        while state.calls.is_empty() {
-            if state.closed {
-                return false;
+        loop {
+            // Where there is one reader alone, it looks things up first.
+            let free = state.at_long + 1 < state.readers.max(2);
+            if free
+                && (state.readers > 1 || state.calls.is_empty())
+                && let Some(call) = state.long.pop_front()
+            {
+                state.at_long += 1;
+                into.push(call);
+                return Some(Turn { queue: self, long: true });
+            }
+            if !state.calls.is_empty() {
+                break;
+            }
+            if state.closed && state.long.is_empty() {
+                return None;
             }
             state.idle += 1;
             state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -91,11 +112,27 @@ impl Queue {
         }
         let share = state.calls.len().div_ceil(state.readers).min(DRAIN_MAX);
         into.extend(state.calls.drain(..share));
-        true
+        Some(Turn { queue: self, long: false })
     }
 
     fn locked(&self) -> MutexGuard<'_, Waiting> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A reader that is at what it took, until this is dropped.
+struct Turn<'q> {
+    queue: &'q Queue,
+    long: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self.long {
+            self.queue.locked().at_long -= 1;
+            // Whoever waits for the queue's end, or for this place.
+            self.queue.ready.notify_all();
+        }
     }
 }
 
@@ -107,7 +144,7 @@ pub(super) fn run(connection: &Connection, shared: &Shared, queue: &Arc<Queue>) 
     };
     let mut calls = Vec::new();
     let mut ready = Vec::new();
-    while queue.drain(&mut calls) {
+    while let Some(_turn) = queue.drain(&mut calls) {
         match reads.answer_all(&mut calls, &mut ready, shared) {
             Ok(seen) => shared.sync.tell(seen, ready.drain(..)),
             Err(error) => {
@@ -123,7 +160,7 @@ pub(super) fn run(connection: &Connection, shared: &Shared, queue: &Arc<Queue>) 
 
 fn fail_all(queue: &Arc<Queue>, error: &rusqlite::Error) {
     let mut calls = Vec::new();
-    while queue.drain(&mut calls) {
+    while let Some(_turn) = queue.drain(&mut calls) {
         for call in calls.drain(..) {
             call.fail(StoreError::NotApplied(error.to_string()));
         }
