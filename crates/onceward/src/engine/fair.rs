@@ -29,26 +29,30 @@ pub(super) struct Rounds {
     pub(super) behind: Behind,
 }
 
-/// Jobs that were made, the oldest of each tenant.
+/// Jobs that were made and wait, the oldest of each tenant.
 type Made = BTreeMap<String, VecDeque<Key>>;
 
 impl Rounds {
-    /// Notes the jobs that a committed batch has made.
+    /// Notes the jobs that a committed batch has made, and forgets those that wait no more.
     pub(super) fn note(&self, batch: &Batch) {
         self.behind.committed(batch);
         for write in &batch.writes {
-            if let Write::Put(draft) = write
-                && draft.fresh
-                && draft.record.state == State::Pending
-                && draft.record.key.kind() == Kind::Job
-            {
-                self.note_one(&draft.record.key);
+            match write {
+                Write::Put(draft) if draft.record.key.kind() == Kind::Job => {
+                    match draft.record.state {
+                        State::Pending if draft.fresh => self.note_one(&draft.record.key),
+                        State::Pending | State::Failed => {}
+                        _ => self.forget(&draft.record.key),
+                    }
+                }
+                Write::Delete(key) if key.kind() == Kind::Job => self.forget(key),
+                _ => {}
             }
         }
     }
 
     fn note_one(&self, key: &Key) {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made();
         if !made.contains_key(key.scope_column()) {
             if made.len() >= QUEUES_MAX {
                 made.clear();
@@ -60,33 +64,63 @@ impl Rounds {
             if keys.len() < KEYS_MAX {
                 keys.push_back(key.clone());
             }
-        } else if tenants.len() < TENANTS_MAX {
+            return;
+        }
+        if tenants.len() >= TENANTS_MAX {
+            // An empty line is kept for the tenant's next job, as long as nobody needs its place.
+            tenants.retain(|_, line| !line.is_empty());
+        }
+        if tenants.len() < TENANTS_MAX {
             tenants.insert(key.tenant_column().to_string(), VecDeque::from([key.clone()]));
         }
     }
 
-    /// Jobs of tenants that a page of due jobs has none of, in turn, at most this many. Each is
-    /// told once.
-    pub(super) fn passed_over(&self, queue_column: &str, page: &[Record], most: usize) -> Vec<Key> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Forgets a job that waits no more.
+    pub(super) fn forget(&self, key: &Key) {
+        let mut made = self.made();
+        if let Some(line) =
+            made.get_mut(key.scope_column()).and_then(|made| made.get_mut(key.tenant_column()))
+            && let Some(place) = line.iter().position(|one| one == key)
+        {
+            line.remove(place);
+        }
+    }
+
+    /// Jobs of tenants that a page of due jobs has none of, in turn, at most this many; of one
+    /// tenant alone where it is named. Those that are told are at the end of their lines then, so
+    /// that what nobody wants now does not hide the others.
+    pub(super) fn passed_over(
+        &self,
+        queue_column: &str,
+        of_tenant: Option<&str>,
+        page: &[Record],
+        most: usize,
+    ) -> Vec<Key> {
+        let mut made = self.made();
         let Some(tenants) = made.get_mut(queue_column) else { return Vec::new() };
         let there: HashSet<&str> = page.iter().map(|job| job.key.tenant_column()).collect();
-        if tenants.keys().all(|tenant| there.contains(tenant.as_str())) {
-            return Vec::new();
-        }
+        let wanted = |tenant: &str| {
+            !there.contains(tenant) && of_tenant.is_none_or(|of_tenant| of_tenant == tenant)
+        };
+        let mut lines: Vec<_> = tenants
+            .iter_mut()
+            .filter(|(tenant, line)| !line.is_empty() && wanted(tenant))
+            .map(|(_, line)| line)
+            .collect();
         let mut keys = Vec::new();
-        while keys.len() < most {
+        for place in 0..KEYS_MAX {
             let before = keys.len();
-            for (tenant, line) in tenants.iter_mut() {
-                if keys.len() < most && !there.contains(tenant.as_str()) {
-                    keys.extend(line.pop_front());
-                }
-            }
+            keys.extend(
+                lines.iter().filter_map(|line| line.get(place)).take(most - before).cloned(),
+            );
             if keys.len() == before {
                 break;
             }
         }
-        tenants.retain(|_, line| !line.is_empty());
+        for line in &mut lines {
+            let told = line.iter().filter(|key| keys.contains(key)).count();
+            line.rotate_left(told);
+        }
         keys
     }
 
@@ -136,6 +170,10 @@ impl Rounds {
         last.insert(queue.to_string(), tenant.to_string());
     }
 
+    fn made(&self) -> MutexGuard<'_, HashMap<String, Made>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn locked(&self) -> MutexGuard<'_, HashMap<String, String>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,6 +185,8 @@ mod tests {
     use onceward_core::decide::NewJob;
     use onceward_core::fingerprint::fingerprint_bytes;
     use onceward_core::key::{Key, Kind};
+    use onceward_core::record::{Body, Draft, FenceWrite, Time};
+    use onceward_core::stamp::Token;
 
     fn job(tenant: &str, id: &str, priority: u8) -> Record {
         let key = Key::within(Kind::Job, tenant, "q", &["t"], id).unwrap();
@@ -154,7 +194,7 @@ mod tests {
         new.priority = priority;
         let step = onceward_core::decide::enqueue(
             &new,
-            onceward_core::stamp::Token(1),
+            Token(1),
             &onceward_core::decide::Facts::default(),
         );
         let onceward_core::decide::Step::Commit(batch, _) = step else { panic!("not made") };
@@ -185,5 +225,55 @@ mod tests {
         assert_eq!(ids(&rounds.order("q", due())), ["a9", "b1", "c1", "a1", "a2", "a3"]);
         rounds.served("q", "c");
         assert_eq!(ids(&rounds.order("q", due())), ["a9", "a1", "b1", "c1", "a2", "a3"]);
+    }
+
+    /// A batch that writes a job so.
+    fn wrote(job: Record, fresh: bool) -> Batch {
+        let mut batch = Batch::new(Token(1));
+        batch.writes.push(Write::Put(Box::new(Draft {
+            record: job,
+            fence: FenceWrite::Keep,
+            fresh,
+            due: Time::Clear,
+            expires: Time::Clear,
+            sweep: Time::Clear,
+            outcome: Body::Keep,
+            payload: Body::Keep,
+        })));
+        batch
+    }
+
+    fn told(rounds: &Rounds, of_tenant: Option<&str>, page: &[Record]) -> Vec<String> {
+        let keys = rounds.passed_over("q", of_tenant, page, 3);
+        keys.iter().map(|key| format!("{}{}", key.tenant(), key.id())).collect()
+    }
+
+    #[test]
+    fn what_waits_no_more_makes_room_for_what_is_made_later() {
+        let rounds = Rounds::default();
+        for number in 0..2 * KEYS_MAX {
+            let mut one = job("small", &number.to_string(), 0);
+            rounds.note(&wrote(one.clone(), true));
+            one.state = State::Running;
+            rounds.note(&wrote(one, false));
+        }
+        assert!(told(&rounds, None, &[]).is_empty());
+        rounds.note(&wrote(job("small", "new", 0), true));
+        assert_eq!(told(&rounds, None, &[job("big", "1", 0)]), ["smallnew"]);
+    }
+
+    #[test]
+    fn who_is_told_of_others_jobs_takes_none_of_them_away() {
+        let rounds = Rounds::default();
+        for (tenant, id) in [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("c", "1")] {
+            rounds.note(&wrote(job(tenant, id, 0), true));
+        }
+        let page = [job("big", "1", 0), job("c", "0", 0)];
+        assert_eq!(told(&rounds, Some("big"), &page), [""; 0]);
+        assert_eq!(told(&rounds, Some("b"), &page), ["b1"]);
+        assert_eq!(told(&rounds, None, &page), ["a1", "b1", "a2"]);
+        assert_eq!(told(&rounds, None, &page), ["a3", "b1", "a1"], "those that were told are last");
+        rounds.forget(&job("a", "3", 0).key);
+        assert_eq!(told(&rounds, Some("a"), &page), ["a2", "a1"]);
     }
 }

@@ -5,6 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use onceward_core::Bytes;
@@ -80,8 +81,34 @@ type Payloads = Vec<Option<(Fingerprint, Bytes)>>;
 /// Payloads that came with a list of due jobs, by their keys.
 type AtHand = HashMap<Key, (Fingerprint, Bytes)>;
 
+/// Who decides which of the due jobs to take. A function of the job is one.
+pub trait Picker: Send + Sync {
+    /// Whether to take this one. Asked once for each that could be taken, in the order in which they
+    /// are.
+    fn picks(&self, job: &Record) -> bool;
+
+    /// One that was picked is not taken after all: others were quicker, or it can't be read.
+    fn lost(&self, key: &Key) {
+        let _ = key;
+    }
+}
+
+impl<F: Fn(&Record) -> bool + Send + Sync> Picker for F {
+    fn picks(&self, job: &Record) -> bool {
+        self(job)
+    }
+}
+
 /// Which of the due jobs to take.
-pub type Pick<'p> = &'p (dyn Fn(&Record) -> bool + Send + Sync);
+pub type Pick<'p> = &'p dyn Picker;
+
+/// Whose take it is: what it is narrowed to, and in whose line it goes on where it stopped.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Whose<'t> {
+    /// The tenant, as a column, whose jobs alone are taken.
+    pub(super) tenant: Option<&'t str>,
+    pub(super) line: Option<&'t str>,
+}
 
 /// What a take has in hand and its caller has not heard of. Dropped so, it is released: nothing was
 /// done under those permits.
@@ -247,15 +274,11 @@ impl Engine {
         tenant: Option<&str>,
         take: &Take,
     ) -> Result<Vec<Taken>, EngineError> {
-        let column = tenant.map(escape);
-        let ours =
-            |job: &Record| column.as_deref().is_none_or(|column| job.key.tenant_column() == column);
-        self.take_picked(tenant, take, &ours).await
+        self.take_waiting(tenant, take, Duration::ZERO, std::future::pending()).await
     }
 
-    /// [`Engine::take`] of those jobs that `pick` accepts; it is asked once for each that could be
-    /// taken, in the order in which they are. `line` names the picker: each goes on where it
-    /// stopped.
+    /// [`Engine::take`] of those jobs that `pick` accepts. `line` names the picker: each goes on
+    /// where it stopped.
     ///
     /// # Errors
     /// When the store gives no answer and nothing was taken.
@@ -265,13 +288,23 @@ impl Engine {
         take: &Take,
         pick: Pick<'_>,
     ) -> Result<Vec<Taken>, EngineError> {
+        self.take_once(Whose { tenant: None, line }, take, pick).await
+    }
+
+    /// One take.
+    pub(super) async fn take_once(
+        &self,
+        whose: Whose<'_>,
+        take: &Take,
+        pick: Pick<'_>,
+    ) -> Result<Vec<Taken>, EngineError> {
         if let Some(lease_ms) = take.lease_ms {
             in_range("lease_ms", lease_ms, MIN_LEASE_MS, MAX_LEASE_MS)?;
         }
         check_part("owner", &take.owner, 0)?;
         check_part("queue", &take.queue, 1)?;
         // An escaped name holds no colon, so the places of two lines never meet.
-        let place = format!("{}:{}", line.map(escape).unwrap_or_default(), take.queue);
+        let place = format!("{}:{}", whose.line.map(escape).unwrap_or_default(), take.queue);
         let unheard = Unheard::new(self, place);
         if self.take_next_in_line(take, pick, &unheard).await {
             return Ok(unheard.hear());
@@ -299,7 +332,8 @@ impl Engine {
             let Items::Records(mut due) = page.items else { break };
             let at_hand = at_hand(&due, page.payloads);
             if page.next.is_some() {
-                self.add_passed_over(&mut due, &take.queue, wanted.div_ceil(2)).await;
+                let most = wanted.div_ceil(2);
+                self.add_passed_over(&mut due, (&take.queue, whose.tenant), most).await;
             }
             let due = (page.now, due, at_hand);
             match self.take_these(due, (take, wanted), pick, &unheard).await {
@@ -380,10 +414,18 @@ impl Engine {
     }
 
     /// Adds due jobs of tenants that lie behind a page full of others' jobs.
-    async fn add_passed_over(&self, due: &mut Vec<Record>, queue: &str, most: usize) {
-        let keys = self.0.rounds.passed_over(&escape(queue), due, most);
+    async fn add_passed_over(
+        &self,
+        due: &mut Vec<Record>,
+        (queue, tenant): (&str, Option<&str>),
+        most: usize,
+    ) {
+        let keys = self.0.rounds.passed_over(&escape(queue), tenant, due, most);
         // Without an answer they wait for their time, as they would have.
-        let Some((_, passed_over)) = self.due_of(keys).await else { return };
+        let Some((_, passed_over)) = self.due_of(keys.clone()).await else { return };
+        let wait: HashSet<&Key> = passed_over.iter().map(|job| &job.key).collect();
+        // Others have taken these, or their time is still to come: then a page has them.
+        keys.iter().filter(|key| !wait.contains(key)).for_each(|key| self.0.rounds.forget(key));
         due.extend(passed_over);
         due.sort_by_key(|job| std::cmp::Reverse(job.priority));
     }
@@ -420,7 +462,7 @@ impl Engine {
         let due = due.into_iter().filter(in_turn).collect();
         let ordered = self.0.rounds.order(&take.queue, due).into_iter();
         let mut reach = self.0.hands.reach();
-        let wants = |job: &Record| unheard.wants(reach.seize(&job.key, || pick(job)));
+        let wants = |job: &Record| unheard.wants(reach.seize(&job.key, || pick.picks(job)));
         let chosen: Vec<Record> = ordered.filter(wants).take(wanted).collect();
         let Some(last) = chosen.last() else { return Ok(()) };
         self.0.rounds.served(&take.queue, last.key.tenant_column());
@@ -439,16 +481,20 @@ impl Engine {
         });
         let first = unheard.places(keys.len());
         let takes = takes.enumerate().map(|(index, (key, facts))| async move {
-            if let Some((permit, again)) = self.take_one(key, facts, take).await? {
+            let taken = self.take_one(&key, facts, take).await;
+            if let Ok(Some((permit, again))) = taken {
                 let payload = Bytes::from([]);
                 unheard.note(first + index, Taken { permit, payload, again });
+                return Ok(());
             }
-            Ok(())
+            pick.lost(&key);
+            taken.map(drop)
         });
         // Whoever is granted a job is its only writer: its payload is read meanwhile.
         let payloads = self.payloads(&keys, at_hand);
         let (granted, (payloads, mut unread)) = tokio::join!(join_all(takes), payloads);
         let mut missing = unheard.fill(first, payloads);
+        missing.iter().for_each(|permit| pick.lost(permit.key()));
         if let Err(EngineError::Store(StoreError::Corrupt(_))) = unread {
             missing = self.bury_damaged(missing).await;
             unread = Ok(());
@@ -520,20 +566,20 @@ impl Engine {
     /// Takes a job. Says whether an earlier attempt at it was granted.
     async fn take_one(
         &self,
-        key: Key,
+        key: &Key,
         facts: Facts,
         take: &Take,
     ) -> Result<Option<(Permit, bool)>, EngineError> {
         let mut again = false;
         let decide = |token, facts: &Facts| {
             // Of what it decides over: that may be younger than what was listed.
-            again = facts.record(&key).flatten().is_some_and(|job| job.record.last_fence.0 > 0);
-            decide::take(&key, &take.owner, take.lease_ms, token, facts)
+            again = facts.record(key).flatten().is_some_and(|job| job.record.last_fence.0 > 0);
+            decide::take(key, &take.owner, take.lease_ms, token, facts)
         };
-        let verdict = match self.drive(Some(&key), Drive::from(facts), decide).await {
+        let verdict = match self.drive(Some(key), Drive::from(facts), decide).await {
             Ok(End::Answer(verdict)) => verdict,
             Ok(End::Committed { meaning, applied, .. }) if applied.again => {
-                self.recognised(&key, meaning, applied).await?
+                self.recognised(key, meaning, applied).await?
             }
             Ok(End::Committed { meaning, batch, applied }) => {
                 match meaning.verdict(batch.token, applied) {

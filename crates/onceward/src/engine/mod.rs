@@ -42,7 +42,7 @@ pub use documents::{Document, Put, Seen, Turn};
 #[cfg(feature = "http")]
 pub(crate) use erasures::{ERASURES_MARKS, erasures_mark, erasures_subject};
 pub use error::EngineError;
-pub use jobs::{Pick, Take, Taken};
+pub use jobs::{Pick, Picker, Take, Taken};
 pub use notes::{NoteCounts, NoteWriting};
 pub use options::EngineOptions;
 pub(crate) use owed::OWED;

@@ -15,6 +15,7 @@ use onceward_core::record::{Body, Record};
 use onceward_core::stamp::Token;
 use onceward_core::text::escape;
 
+use super::jobs::Whose;
 use super::wait::queue_key;
 use super::{Engine, EngineError, Pick, Take, Taken, later};
 
@@ -102,7 +103,8 @@ impl Engine {
         let column = tenant.map(escape);
         let ours =
             |job: &Record| column.as_deref().is_none_or(|column| job.key.tenant_column() == column);
-        self.take_picked_waiting(tenant, take, &ours, (wait, stop)).await
+        let whose = Whose { tenant: column.as_deref(), line: tenant };
+        self.take_whose_waiting(whose, take, &ours, (wait, stop)).await
     }
 
     /// [`Engine::take_picked`] that waits as [`Engine::take_waiting`] does.
@@ -114,10 +116,20 @@ impl Engine {
         line: Option<&str>,
         take: &Take,
         pick: Pick<'_>,
+        waiting: (Duration, impl Future<Output = ()>),
+    ) -> Result<Vec<Taken>, EngineError> {
+        self.take_whose_waiting(Whose { tenant: None, line }, take, pick, waiting).await
+    }
+
+    async fn take_whose_waiting(
+        &self,
+        whose: Whose<'_>,
+        take: &Take,
+        pick: Pick<'_>,
         (wait, stop): (Duration, impl Future<Output = ()>),
     ) -> Result<Vec<Taken>, EngineError> {
         let deadline = later(Instant::now(), wait);
-        let first = self.take_picked(line, take, pick).await?;
+        let first = self.take_once(whose, take, pick).await?;
         if wait.is_zero() || take.max == 0 || !first.is_empty() {
             return Ok(first);
         }
@@ -131,7 +143,7 @@ impl Engine {
             tokio::pin!(rung);
             // Registered before the look, so that a job made in between rings.
             rung.as_mut().enable();
-            let taken = self.take_picked(line, take, pick).await?;
+            let taken = self.take_once(whose, take, pick).await?;
             let now = Instant::now();
             if !taken.is_empty() || now >= deadline {
                 return Ok(taken);

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use onceward_core::key::Key;
-use onceward_core::record::Record;
 use tokio::sync::Notify;
 
 /// Groups the jobs that a limit counts together.
@@ -119,16 +118,23 @@ impl<'l> Places<'l> {
     }
 
     /// Takes a place for a job at an instant, if its limits allow. One that it has is its own: it
-    /// was asked for before and not granted, because its queue was paused or others were quicker.
-    pub(super) fn enter(&self, job: &Record, now: u64) -> bool {
+    /// was asked for before, and nobody has said what became of that.
+    pub(super) fn enter(&self, job: &Key, now: u64) -> bool {
         let mut taken = self.locked();
-        if let Some((asked, _)) = taken.get_mut(&job.key) {
+        if let Some((asked, _)) = taken.get_mut(job) {
             *asked = now;
             return true;
         }
-        let Some(place) = self.limits.enter(&job.key) else { return false };
-        taken.insert(job.key.clone(), (now, place));
+        let Some(place) = self.limits.enter(job) else { return false };
+        taken.insert(job.clone(), (now, place));
         true
+    }
+
+    /// Gives the place of a job back that was asked for and not granted.
+    pub(super) fn leave(&self, key: &Key) {
+        let left = self.locked().remove(key);
+        // Not under the lock: whoever waits for a place is woken.
+        drop(left);
     }
 
     /// When a job was asked for, and the place that was taken for it.
@@ -148,6 +154,16 @@ mod tests {
 
     fn key(tenant: &str, id: &str) -> Key {
         Key::within(Kind::Job, tenant, "q", &["t"], id).unwrap()
+    }
+
+    #[test]
+    fn who_is_not_granted_a_job_leaves_its_place_to_the_next() {
+        let limits = Arc::new(Limits::new(1, Vec::new()));
+        let places = Places::new(&limits);
+        assert!(places.enter(&key("a", "1"), 1) && !places.enter(&key("a", "2"), 1));
+        places.leave(&key("a", "1"));
+        assert!(places.enter(&key("a", "2"), 1));
+        assert!(places.of(&key("a", "1")).is_none() && places.of(&key("a", "2")).is_some());
     }
 
     #[test]

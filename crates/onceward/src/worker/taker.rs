@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use onceward_core::key::Key;
 use onceward_core::record::Record;
 use onceward_core::retry::Backoff;
 
@@ -17,7 +18,7 @@ use super::context::Context;
 use super::done::{Done, JobError, Probe};
 use super::limits::{Limits, Places};
 use super::run;
-use crate::engine::Take;
+use crate::engine::{Picker, Take};
 use crate::store::clock::boot_ms;
 
 /// How long one take waits for a job before it starts over.
@@ -123,18 +124,33 @@ impl Queue {
             max: self.limits.free().min(self.take_max),
             lease_ms: self.lease_ms,
         };
-        let places = Places::new(&self.limits);
-        // The grant follows this question, so the lease is counted from here.
-        let pick = |job: &Record| self.knows(job) && places.enter(job, boot_ms());
+        let pick = Picks { queue: self, places: Places::new(&self.limits) };
         let line = Some(&*self.core.owner);
         let engine = &self.core.engine;
         let taken = engine.take_picked_waiting(line, &take, &pick, (WAIT, stop)).await?;
         for taken in taken {
-            let (from, place) = places.of(taken.permit.key()).unzip();
+            let (from, place) = pick.places.of(taken.permit.key()).unzip();
             self.core.started();
             // Without a place it was never asked for: then its lease counts as over.
             tokio::spawn(run::job(self.clone(), taken, from.unwrap_or_default(), place));
         }
         Ok(())
+    }
+}
+
+/// Picks the jobs that there are a handler and a place for.
+struct Picks<'q> {
+    queue: &'q Queue,
+    places: Places<'q>,
+}
+
+impl Picker for Picks<'_> {
+    fn picks(&self, job: &Record) -> bool {
+        // The grant follows this question, so the lease is counted from here.
+        self.queue.knows(job) && self.places.enter(&job.key, boot_ms())
+    }
+
+    fn lost(&self, key: &Key) {
+        self.places.leave(key);
     }
 }
