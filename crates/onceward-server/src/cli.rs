@@ -502,7 +502,7 @@ pub(crate) struct AuditList {
 }
 
 /// Which audit entries. Times are half-open: not before `--from`, before `--to`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct AuditWanted {
     /// Only this tenant's. Default: all.
     #[arg(long, value_name = "TENANT", env = "ONCEWARD_TENANT")]

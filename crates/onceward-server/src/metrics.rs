@@ -287,6 +287,11 @@ impl Metrics {
         let labels = RequestLabels { endpoint: endpoint.0.endpoint.clone(), verdict, status };
         self.requests.get_or_create(&labels).inc();
         self.seconds.get_or_create(&endpoint.0).observe(took.as_secs_f64());
+        self.came_to(endpoint, verdict);
+    }
+
+    /// Counts what a key came to, for those that are looked at by themselves.
+    pub(crate) fn came_to(&self, endpoint: &Endpoint, verdict: &str) {
         match verdict {
             "replay" => self.replays.get_or_create(&endpoint.0).inc(),
             "mismatch" | "version_conflict" | "stale" | "idempotency.payload_mismatch" => {

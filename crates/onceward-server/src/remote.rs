@@ -17,7 +17,9 @@ use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::Connect;
 use hyper_util::rt::TokioExecutor;
+use jiff::Timestamp;
 use onceward_core::key::Key;
+use onceward_core::stamp::At;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -281,8 +283,17 @@ async fn list(remote: &Remote, args: &KeysList, out: &Out) -> Result<(), Failure
 async fn export(remote: &Remote, args: &AuditExport, out: &Out) -> Result<(), Failure> {
     let mut written = Written::begin(args.format, out)?;
     let mut after = None;
+    // A while ago is one instant for all pages: it would go on while they are read, and pass the
+    // place that they have come to. This machine's clock has to do, for a time that people round.
+    let now = At(u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default());
+    let fixed = |moment: Option<Moment>| moment.map(|moment| Moment::At(moment.resolve(now)));
+    let filter = AuditWanted {
+        from: fixed(args.filter.from),
+        to: fixed(args.filter.to),
+        ..args.filter.clone()
+    };
     loop {
-        let page = audit_page(remote, &args.filter, (after, EXPORT_PAGE)).await?;
+        let page = audit_page(remote, &filter, (after, EXPORT_PAGE)).await?;
         written.add(page["items"].as_array().into_iter().flatten().cloned())?;
         after = page["next"].as_str().map(String::from);
         if after.is_none() {

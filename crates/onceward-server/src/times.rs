@@ -6,7 +6,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use jiff::Timestamp;
-use jiff::civil::Date;
+use jiff::civil::{Date, DateTime, Time};
+use jiff::fmt::temporal::Pieces;
 use onceward_core::stamp::At;
 
 const SECOND_MS: u64 = 1_000;
@@ -88,8 +89,23 @@ impl FromStr for Moment {
             format!("{day}T00:00:00Z").parse().ok()
         });
         let ms = stamp.and_then(|stamp| u64::try_from(stamp.as_millisecond()).ok());
-        ms.map(|ms| Self::At(At(ms))).ok_or(BadMoment)
+        ms.map(At).or_else(|| at_the_end(text)).map(Self::At).ok_or(BadMoment)
     }
+}
+
+/// The last hours of the year 9999, which many write for "never": more than a `Timestamp` holds,
+/// because with an offset they could be in the next year.
+fn at_the_end(text: &str) -> Option<At> {
+    let pieces = Pieces::parse(text).ok().filter(|pieces| pieces.date().year() == 9999)?;
+    let (time, offset_s) = match (pieces.time(), pieces.to_numeric_offset()) {
+        (Some(time), Some(offset)) => (time, i64::from(offset.seconds())),
+        // A day is one in UTC.
+        (None, None) => (Time::midnight(), 0),
+        _ => return None,
+    };
+    let epoch = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
+    let local = pieces.date().to_datetime(time).duration_since(epoch);
+    u64::try_from(local.as_millis() - i128::from(offset_s * 1_000)).ok().map(At)
 }
 
 fn ago(text: &str) -> Option<u64> {
@@ -139,6 +155,21 @@ mod tests {
         assert_eq!(Moment::Ago(5).resolve(At(3)), At(0));
         for bad in ["", "h", "3", "-3h", "yesterday", "2026-13-01", "99999999999999999999d"] {
             assert_eq!(read(bad), None, "{bad:?}");
+        }
+    }
+    #[test]
+    fn moments_are_read_to_the_end_of_the_year_9999() {
+        const LAST_MS: u64 = 253_402_300_799_000;
+        let at = |text: &str| match text.parse() {
+            Ok(Moment::At(at)) => Some(at.0),
+            _ => None,
+        };
+        assert_eq!(at("9999-12-31T23:59:59Z"), Some(LAST_MS));
+        assert_eq!(at("9999-12-31T23:59:59.5-02:00"), Some(LAST_MS + 7_200_500));
+        assert_eq!(at("9999-12-31"), Some(LAST_MS + 1_000 - 86_400_000));
+        assert_eq!(at("9999-12-30T00:00:00Z"), Some(LAST_MS + 1_000 - 2 * 86_400_000));
+        for bad in ["9999-12-31T23:59:59", "9999-13-01", "10000-01-01T00:00:00Z", "9999", ""] {
+            assert_eq!(at(bad), None, "{bad}");
         }
     }
 }

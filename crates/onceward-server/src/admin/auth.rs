@@ -63,6 +63,11 @@ impl Principal {
     pub(crate) fn with_token(name: &str, reach: Reach, token: &str) -> Self {
         Self { name: name.into(), reach, token_hash: Sha256::digest(token.as_bytes()).into() }
     }
+
+    /// Whether one token stands for both.
+    pub(crate) fn has_the_token_of(&self, other: &Self) -> bool {
+        same(&self.token_hash, &other.token_hash)
+    }
 }
 
 /// Everyone who may call.
@@ -191,7 +196,10 @@ fn identify(head: &Parts, state: &AdminState, now: Instant) -> Result<Who, Probl
     };
     let ids = head.extensions.get::<Ids>().cloned().unwrap_or_default();
     let actor = match principal.reach {
-        Reach::Operator => head.headers.get(ACTOR_HEADER).map(named).transpose()?,
+        Reach::Operator => {
+            // Nobody is named by an empty one.
+            head.headers.get(ACTOR_HEADER).map(named).transpose()?.filter(|name| !name.is_empty())
+        }
         Reach::Tenant(_) => None,
     };
     Ok(Who { principal: principal.clone(), ids, actor })

@@ -43,7 +43,7 @@ body! {
     /// A request to run.
     pub(crate) struct ClaimBody checked by one_payload {
         /// The organisation; a tenant's token may leave it out.
-        #[schema(value_type = String, min_length = 1, max_length = 512)]
+        #[schema(value_type = Option<String>, min_length = 1, max_length = 512)]
         tenant: Tenant,
         /// What the id is unique in: endpoint, handler, …
         #[schema(value_type = String, min_length = 1, max_length = 512)]
@@ -54,7 +54,7 @@ body! {
         id: Part,
         /// What is to be done, as JSON: the same id with another payload is a mismatch. Either this
         /// or `fingerprint`.
-        #[schema(value_type = Option<Object>)]
+        #[schema(value_type = serde_json::Value, required = false)]
         payload: Option<Payload>,
         /// The caller's own hash of what is to be done, in place of `payload`.
         #[schema(value_type = Option<String>, min_length = 1, max_length = 512)]
@@ -191,7 +191,7 @@ impl Field for Claims {
 #[serde(deny_unknown_fields)]
 pub(crate) struct VerdictAnswer {
     /// `run`, `replay`, `mismatch`, `busy`, `stale`, `gap`, `version_conflict`, `out_of_order`,
-    /// `dead` or `unknown`.
+    /// `dead` or `unknown`; in a batch also `error`, with `code`.
     verdict: &'static str,
     /// The reference of the record.
     #[serde(rename = "ref")]
@@ -213,7 +213,7 @@ pub(crate) struct VerdictAnswer {
     was_expired: Option<bool>,
     /// `replay`: what was given to complete.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = serde_json::Value, required = false)]
     outcome: Option<Box<RawValue>>,
     /// `mismatch`: JSON pointers that differ, when they are known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -265,9 +265,12 @@ pub(crate) async fn claim(
     let verdict = verdicts.pop().ok_or_else(Problem::draining)??;
     asked.must_not_drain(&verdict, &state)?;
     let word = verdict.as_str();
-    let answer = asked.answer(verdict, &state).await?;
+    let answer = asked.answer(verdict, (&state, "POST /v1/claims")).await?;
     Ok(about(json(StatusCode::OK, &answer), &asked.claim.key, word))
 }
+
+/// The endpoint of many claims, as the metrics name it.
+const BATCH: &str = "POST /v1/claims/batch";
 
 /// Asks for many at once, in one commit where the store has groups.
 #[utoipa::path(
@@ -305,7 +308,7 @@ pub(crate) async fn claim_batch(
     let failed = verdicts.iter().all(Result::is_err);
     for (one, verdict) in asked.iter().zip(verdicts) {
         answers.push(match verdict {
-            Ok(verdict) => one.answer(verdict, &state).await?,
+            Ok(verdict) => one.answer(verdict, (&state, BATCH)).await?,
             // Nothing was granted at all: that is no answer.
             Err(problem) if failed => return Err(problem),
             Err(problem) => VerdictAnswer {
@@ -422,18 +425,29 @@ impl Asked {
         }
     }
 
-    async fn answer(&self, verdict: Verdict, state: &AdminState) -> Result<VerdictAnswer, Problem> {
+    /// What is said of a verdict, counted as one of this endpoint's.
+    async fn answer(
+        &self,
+        verdict: Verdict,
+        (state, endpoint): (&AdminState, &str),
+    ) -> Result<VerdictAnswer, Problem> {
         let key = &self.claim.key;
         let mut answer = VerdictAnswer {
             verdict: verdict.as_str(),
             reference: reference(key),
             ..VerdictAnswer::default()
         };
-        let endpoint = state.metrics().endpoint("POST /v1/claims");
+        let is_one_of_many = endpoint == BATCH;
+        let endpoint = state.metrics().endpoint(endpoint);
         state.metrics().claimed(&endpoint, answer.verdict);
+        if is_one_of_many {
+            // Of a single claim, its request's count tells.
+            state.metrics().came_to(&endpoint, answer.verdict);
+        }
         match verdict {
             Verdict::Run { permit, was_expired } => {
                 if was_expired {
+                    state.metrics().expired(&endpoint);
                     // It is granted: what becomes of the note changes nothing.
                     let _ = self.note(Noted::Expired, &permit.record, state).await;
                 }

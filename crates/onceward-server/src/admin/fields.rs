@@ -6,8 +6,6 @@
 
 use std::fmt;
 
-use jiff::civil::{DateTime, Time};
-use jiff::fmt::temporal::Pieces;
 use onceward_core::fingerprint::{CanonicalBody, FingerprintPolicy, canonical_bytes};
 use onceward_core::limits::{
     MAX_BATCH_BYTES, MAX_LEASE_MS, MAX_PART_BYTES, MAX_POSITION, MAX_RETAIN_MS, MIN_LEASE_MS,
@@ -23,7 +21,7 @@ use super::problem::{FieldError, Problem};
 use crate::times::{Moment, rfc3339};
 
 /// Errors of one request that are told at most.
-const ERRORS_MAX: usize = 100;
+const ERRORS_MAX: usize = 10_000;
 /// Longest wait for an outcome or a job: five minutes.
 pub(crate) const WAIT_MS_MAX: u64 = 300_000;
 /// Bytes of a payload: room is left in its batch for what goes with it.
@@ -392,7 +390,7 @@ impl Field for When {
     fn read(raw: &RawValue, pointer: &str, reading: &mut Reading) -> Option<Self> {
         let text = serde_json::from_str::<u64>(raw.get()).map(|ms| Some(At(ms)));
         let at = text.or_else(|_| {
-            serde_json::from_str::<String>(raw.get()).map(|text| match moment(&text) {
+            serde_json::from_str::<String>(raw.get()).map(|text| match text.parse().ok() {
                 Some(Moment::At(at)) => Some(at),
                 _ => None,
             })
@@ -419,25 +417,6 @@ impl When {
         }
         Ok(ms)
     }
-}
-
-/// Reads a moment, to the end of the year 9999. Its last hours, which many write for "never", are
-/// more than a `Timestamp` holds: with an offset they could be in the next year.
-pub(crate) fn moment(text: &str) -> Option<Moment> {
-    text.parse().ok().or_else(|| at_the_end(text).map(Moment::At))
-}
-
-fn at_the_end(text: &str) -> Option<At> {
-    let pieces = Pieces::parse(text).ok().filter(|pieces| pieces.date().year() == 9999)?;
-    let (time, offset_s) = match (pieces.time(), pieces.to_numeric_offset()) {
-        (Some(time), Some(offset)) => (time, i64::from(offset.seconds())),
-        // A day is one in UTC.
-        (None, None) => (Time::midnight(), 0),
-        _ => return None,
-    };
-    let epoch = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
-    let local = pieces.date().to_datetime(time).duration_since(epoch);
-    u64::try_from(local.as_millis() - i128::from(offset_s * 1_000)).ok().map(At)
 }
 
 impl<T: Field> Field for Option<T> {
@@ -555,21 +534,5 @@ mod tests {
         let read = read_body::<Sample>(body, &mut reading).unwrap();
         assert_eq!(read.payload.unwrap().0.get(), "null");
         assert!(read.kind.is_none() && read.id.0 == "a" && read.lease_ms.0 == 100);
-    }
-
-    #[test]
-    fn moments_are_read_to_the_end_of_the_year_9999() {
-        const LAST_MS: u64 = 253_402_300_799_000;
-        let at = |text: &str| match moment(text) {
-            Some(Moment::At(at)) => Some(at.0),
-            _ => None,
-        };
-        assert_eq!(at("9999-12-31T23:59:59Z"), Some(LAST_MS));
-        assert_eq!(at("9999-12-31T23:59:59.5-02:00"), Some(LAST_MS + 7_200_500));
-        assert_eq!(at("9999-12-31"), Some(LAST_MS + 1_000 - 86_400_000));
-        assert_eq!(at("9999-12-30T00:00:00Z"), Some(LAST_MS + 1_000 - 2 * 86_400_000));
-        for bad in ["9999-12-31T23:59:59", "9999-13-01", "10000-01-01T00:00:00Z", "9999", ""] {
-            assert_eq!(at(bad), None, "{bad}");
-        }
     }
 }

@@ -36,7 +36,7 @@ body! {
     /// A job to be made.
     pub(crate) struct JobBody {
         /// The organisation; a tenant's token may leave it out.
-        #[schema(value_type = String, min_length = 1, max_length = 512)]
+        #[schema(value_type = Option<String>, min_length = 1, max_length = 512)]
         tenant: Tenant,
         /// Which queue.
         #[schema(value_type = String, min_length = 1, max_length = 512)]
@@ -48,7 +48,7 @@ body! {
         #[schema(value_type = Option<String>, min_length = 1, max_length = 512)]
         resource: Option<Part>,
         /// Any JSON; the worker gets it as it is.
-        #[schema(value_type = Object)]
+        #[schema(value_type = serde_json::Value)]
         payload: Payload,
         /// Not before, as RFC 3339 or milliseconds since 1970, at most ten years ahead. Default: at
         /// once.
@@ -125,7 +125,7 @@ pub(crate) struct TakenAnswer {
     /// What it is about.
     resource: String,
     /// What it was made with.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     payload: Box<RawValue>,
     /// `X-Correlation-ID` of what made it, or its request id.
     correlation_id: Option<String>,

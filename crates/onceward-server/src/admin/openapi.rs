@@ -3,8 +3,14 @@
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
 use utoipa::OpenApi;
-use utoipa::openapi::OpenApi as Document;
+use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{
+    Content, ContentBuilder, OpenApi as Document, Ref, RefOr, Response as Answer, ResponseBuilder,
+};
+
+const JSON: &str = "application/json";
+const PROBLEM_JSON: &str = "application/problem+json";
 
 #[derive(OpenApi)]
 #[openapi(
@@ -35,7 +41,55 @@ pub(super) fn head() -> Document {
 
 /// The whole document.
 pub(crate) fn document() -> Document {
-    super::described().into_openapi()
+    let mut document = super::described().into_openapi();
+    for path in document.paths.paths.values_mut() {
+        let methods = [&mut path.get, &mut path.post, &mut path.put, &mut path.delete];
+        methods.into_iter().filter_map(Option::as_mut).for_each(add_common_answers);
+    }
+    document
+}
+
+/// Answers that every endpoint of a kind may give, and the media type of problems.
+fn add_common_answers(operation: &mut Operation) {
+    let is_open = operation
+        .security
+        .as_ref()
+        .is_some_and(|security| security.iter().all(|one| *one == SecurityRequirement::default()));
+    let has_body = operation.request_body.is_some();
+    let answers = &mut operation.responses.responses;
+    for answer in answers.values_mut() {
+        if let RefOr::T(answer) = answer
+            && answer.content.get(JSON).is_some_and(is_problem)
+            && let Some(content) = answer.content.shift_remove(JSON)
+        {
+            answer.content.insert(PROBLEM_JSON.into(), content);
+        }
+    }
+    let common = [
+        ("400", !is_open, "Something in the request is wrong"),
+        ("401", !is_open, "No token, or one that nobody has"),
+        ("403", !is_open, "Not this token's to do or to see"),
+        ("408", has_body, "The body did not arrive in time"),
+        ("413", has_body, "The body is too large"),
+        ("429", !is_open, "Too many wrong tokens came from this address"),
+        ("503", !is_open, "The store gives no answer, or the server goes down"),
+    ];
+    for (status, may_be, description) in common {
+        if may_be {
+            answers.entry(status.into()).or_insert_with(|| RefOr::T(problem(description)));
+        }
+    }
+}
+
+fn is_problem(content: &RefOr<Content>) -> bool {
+    let RefOr::T(Content { schema: Some(RefOr::Ref(schema)), .. }) = content else { return false };
+    schema.ref_location.ends_with("/Problem")
+}
+
+fn problem(description: &str) -> Answer {
+    let schema = Ref::from_schema_name("Problem");
+    let content = ContentBuilder::new().schema(Some(schema)).build();
+    ResponseBuilder::new().description(description).content(PROBLEM_JSON, content).build()
 }
 
 /// This description.

@@ -11,7 +11,7 @@ use onceward_core::key::Kind;
 use onceward_core::record::State;
 
 use super::AdminState;
-use super::fields::{Reading, moment, unknown};
+use super::fields::{Reading, unknown};
 use super::opaque::{read_cursor, read_reference};
 use super::problem::Problem;
 use crate::cli::{LIMIT_DEFAULT, LIMIT_MAX};
@@ -192,7 +192,7 @@ impl Param for Option<Moment> {
         if let Ok(ms) = text.parse::<u64>() {
             return Some(Some(Moment::At(onceward_core::stamp::At(ms))));
         }
-        let moment = moment(text);
+        let moment: Option<Moment> = text.parse().ok();
         if moment.is_none() {
             reading.wrong(pointer, BadMoment.to_string());
         }

@@ -44,7 +44,7 @@ body! {
         #[schema(value_type = String)]
         permit: PermitText,
         /// Any JSON; it is replayed as it is.
-        #[schema(value_type = Object)]
+        #[schema(value_type = serde_json::Value)]
         outcome: Json,
         /// How long to keep the outcome. Default: 24 h.
         #[schema(value_type = Option<u64>, minimum = 1)]

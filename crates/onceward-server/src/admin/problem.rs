@@ -68,6 +68,10 @@ pub(crate) struct ProblemBody {
     current: Option<u64>,
     /// With `idempotency.payload_mismatch`: JSON pointers that differ.
     differs: Option<Vec<String>>,
+    /// With `guard.failed`: which verdict a claim would get.
+    verdict: Option<String>,
+    /// With `record.not_now`: the state that it is in.
+    state: Option<String>,
 }
 
 impl Problem {

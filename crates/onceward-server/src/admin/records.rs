@@ -96,7 +96,7 @@ body! {
         #[schema(value_type = String)]
         resolve_as = "as": ResolveAs,
         /// With `done`: the outcome to replay. Default: null.
-        #[schema(value_type = Option<Object>)]
+        #[schema(value_type = serde_json::Value, required = false)]
         outcome: Option<Json>,
         /// With `dead`: why. Default: "resolved by hand".
         reason: Option<String>,

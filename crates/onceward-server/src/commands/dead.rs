@@ -82,6 +82,7 @@ async fn decide(
     out: &Out,
 ) -> Result<(), Failure> {
     let by = by_hand(&ones.actor);
+    must_fit(ones)?;
     if let Some(key) = &ones.key {
         dead_one(url, key, resolution, &by).await?;
         return keys::told(key, is_now, out);
@@ -91,6 +92,23 @@ async fn decide(
     })
     .await?;
     told(&decided, is_now, out)
+}
+
+/// A key that `--tenant` or `--queue` leave out was not meant.
+pub(crate) fn must_fit(ones: &DeadOnes) -> Result<(), Failure> {
+    let Some(key) = &ones.key else { return Ok(()) };
+    let DeadWhich { tenant, queue } = &ones.which;
+    for (flag, wanted, is) in [("--tenant", tenant, key.tenant()), ("--queue", queue, key.scope())]
+    {
+        if let Some(wanted) = wanted
+            && *wanted != is
+        {
+            let key = plain_line(&key.to_string());
+            let message = format!("{key} does not fit {flag} {}", plain_line(wanted));
+            return Err(Failure::usage("usage.filter", message));
+        }
+    }
+    Ok(())
 }
 
 /// Tells what a decision about many came to.

@@ -138,6 +138,7 @@ where
 /// Who decides by hand, for the audit.
 pub(crate) fn by_hand(actor: &Actor) -> Trace {
     let user = || std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok();
-    let name = actor.actor.clone().or_else(user).unwrap_or_else(|| "command line".into());
+    let given = actor.actor.clone().filter(|name| !name.is_empty());
+    let name = given.or_else(user).unwrap_or_else(|| "command line".into());
     Trace { actor: Some(Text::from(name)), ..Trace::default() }
 }

@@ -177,7 +177,14 @@ impl Server<'_> {
         for principal in self.config.principals.iter().filter(|known| known.control) {
             let reach = Reach::Tenant(principal.tenant.clone());
             let known = Principal::hashed(&principal.caller, reach, &principal.token_sha256);
-            principals.push(known.map_err(failed)?);
+            let known = known.map_err(failed)?;
+            if known.has_the_token_of(&principals[0]) {
+                let who = &principal.caller;
+                return Err(failed(format!(
+                    "principal {who} has the operator's token: make another"
+                )));
+            }
+            principals.push(known);
         }
         if let StoreUrl::Sqlite(path) = &self.url {
             let token = new_token().map_err(failed)?;

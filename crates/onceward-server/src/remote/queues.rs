@@ -91,6 +91,7 @@ async fn decide(
         let path = format!("/v1/dead/{}/{word}", encoded(key));
         remote.call(Method::POST, &path, actor.as_deref(), body).await
     };
+    letters::must_fit(ones)?;
     if let Some(key) = &ones.key {
         one(&Key::to_string(key)).await?;
         return keys::told(key, is_now, out);
