@@ -48,6 +48,7 @@ use onceward::http::{
 use onceward::worker::{Builder, Context, JobError, Worker};
 
 use crate::principals::{self, Principal, Role};
+use crate::spelled::spelled;
 use cache::ResponseCache;
 
 /// Requests per second and caller, and how many of them may come at once.
@@ -136,7 +137,7 @@ impl Planning {
 
     /// The service as a router.
     pub fn router(&self) -> Router {
-        Router::new()
+        let service = Router::new()
             .route("/v1/organization", get(reads::organization).patch(people::patch_organization))
             .route("/v1/projects", get(reads::projects).post(projects::create))
             .route(
@@ -183,7 +184,8 @@ impl Planning {
             .with_state(self.clone())
             .layer(from_fn(problem::say))
             .layer(OncewardLayer::shared(self.0.door.clone()))
-            .layer(from_fn_with_state(self.clone(), front::enter))
+            .layer(from_fn_with_state(self.clone(), front::enter));
+        spelled(service)
     }
 
     /// A worker for what follows its writes, to be started; any number may run, in any process. It

@@ -137,6 +137,10 @@ async fn d06_a_path_that_is_spelled_otherwise_is_the_same_user_and_key() {
     assert_eq!(other.json()["user_id"], "%61é", "decoded once");
     assert_eq!(service.listed("a%C3%A9").await.len(), 1);
 }
+    let spelled = post("/v1/%75sers/a%C3%A9/measurements").key("k").json(&measurement("m1", 0));
+    assert!(spelled.send(&service).await.must_be(201).is_replay());
+    let anew = post("/v1/%75sers/b/measurements").key("b").json(&measurement("m2", 0));
+    anew.send(&service).await.must_be(201);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_text_or_too_large_is_refused_in_the_same_words() {
