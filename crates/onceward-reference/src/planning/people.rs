@@ -24,7 +24,8 @@ use crate::principals::{Principal, Role};
 /// `POST /v1/collaborators`.
 pub(super) async fn create_collaborator(mut command: Command) -> Answer {
     let id = Uuid::now_v7().to_string();
-    let mut collaborator = Resource::new(Kind::Collaborator, &id, given(&command.body));
+    let mut collaborator =
+        Resource::new(Kind::Collaborator, &id, given(Kind::Collaborator, &command.body));
     if !collaborator.fields.contains("role") {
         collaborator.set("role", Role::Viewer.as_str());
     }
