@@ -40,8 +40,8 @@ use onceward::core::payload::KeepPayload;
 use onceward::core::stamp::At;
 use onceward::engine::{Engine, EngineError};
 use onceward::http::{
-    Caller, Commits, Dialect, Door, Identity, MissingKey, OncewardLayer, Policy, RateLimit, Route,
-    Routes,
+    Caller, Code, Commits, Dialect, Door, Identity, MissingKey, OncewardLayer, Policy, RateLimit,
+    Refusal, Route, Routes,
 };
 use onceward::worker::{Builder, Context, JobError, Worker};
 
@@ -198,8 +198,11 @@ impl Business {
         )
     }
 
-    fn identify(&self, head: &Parts) -> Option<Caller> {
-        self.0.identity.identify(head)
+    /// Who asks where the layer does not insist on knowing.
+    fn known(&self, head: &Parts) -> Result<Caller, Refusal> {
+        let detail = "send Authorization: Bearer with a token that is known here";
+        let unknown = || Refusal::new(Code::AuthRequired, detail);
+        self.0.identity.identify(head).ok_or_else(unknown)
     }
 
     /// The store's instant and this much, as RFC 3339.

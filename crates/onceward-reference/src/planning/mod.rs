@@ -50,6 +50,7 @@ use onceward::worker::{Builder, Context, JobError, Worker};
 use crate::principals::{self, Principal, Role};
 use crate::spelled::spelled;
 use cache::ResponseCache;
+use problem::Problem;
 
 /// Requests per second and caller, and how many of them may come at once.
 const RATE: (u32, u32) = (1_000, 2_000);
@@ -206,6 +207,13 @@ impl Planning {
 
     fn identify(&self, head: &Parts) -> Option<Caller> {
         self.0.identity.identify(head)
+    }
+
+    /// Who asks where the layer does not insist on knowing.
+    fn known(&self, head: &Parts) -> Result<Caller, Problem> {
+        let detail = "send Authorization: Bearer with a token that is known here";
+        let unknown = || Refusal::new(Code::AuthRequired, detail).into();
+        self.identify(head).ok_or_else(unknown)
     }
 
     fn cache(&self) -> &ResponseCache {

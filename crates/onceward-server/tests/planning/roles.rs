@@ -130,9 +130,15 @@ async fn unknown_tokens_are_401_and_admins_alone_give_roles_and_read_the_audit()
             Some(token) => call.by(token),
             None => call.anonymous(),
         };
-        for asked in
-            [get("/v1/projects"), post("/v1/projects").json(&body), post("/v1/projects").keyless()]
-        {
+        for asked in [
+            get("/v1/projects"),
+            post("/v1/projects").json(&body),
+            post("/v1/projects").keyless(),
+            get("/v1/nowhere"),
+            post("/v1/nowhere").json(&body),
+            call("PUT", "/v1/projects").json(&body),
+            call("DELETE", "/v1/search"),
+        ] {
             let refused = with(asked).send(&service).await;
             refused.refuses(401, "auth.required");
             assert_eq!(refused.header("www-authenticate"), "Bearer");
