@@ -14,3 +14,4 @@ mod paging;
 mod percent;
 pub mod planning;
 pub mod principals;
+mod spelled;

@@ -59,6 +59,11 @@ impl Members {
         self.0.contains_key(name)
     }
 
+    /// Takes away those of these names that are null.
+    pub(crate) fn drop_nulls(&mut self, counts: impl Fn(&str) -> bool) {
+        self.0.retain(|name, value| value.get() != "null" || !counts(name));
+    }
+
     /// All but these.
     pub(crate) fn without(&self, names: &[&str]) -> Self {
         let mut rest = self.clone();

@@ -14,7 +14,6 @@ pub(crate) use streams::{EventsAt, Streams};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use onceward_core::key::Key;
 use onceward_core::record::State;
@@ -88,7 +87,7 @@ pub(crate) struct Common {
     pub(crate) log_level: LogLevel,
 
     /// Prints JSON for programs instead of tables for people. Default: off.
-    #[arg(long, global = true, env = "ONCEWARD_JSON", value_parser = FalseyValueParser::new())]
+    #[arg(long, global = true, env = "ONCEWARD_JSON", value_parser = switch)]
     #[arg(help_heading = "Common options")]
     pub(crate) json: bool,
 
@@ -218,7 +217,7 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "PATH", env = "ONCEWARD_EVENTS")]
     pub(crate) events: Option<PathBuf>,
     /// Serves without traffic of its own. Default: off.
-    #[arg(long, env = "ONCEWARD_NO_TRAFFIC", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "ONCEWARD_NO_TRAFFIC", value_parser = switch)]
     pub(crate) no_traffic: bool,
 }
 
@@ -270,7 +269,7 @@ pub(crate) enum Keys {
         #[arg(value_parser = key)]
         key: Key,
         /// Does not ask. Default: ask on a terminal, refuse elsewhere.
-        #[arg(long, env = "ONCEWARD_YES", value_parser = FalseyValueParser::new())]
+        #[arg(long, env = "ONCEWARD_YES", value_parser = switch)]
         yes: bool,
         #[command(flatten)]
         actor: Actor,
@@ -322,7 +321,7 @@ pub(crate) struct KeysResolve {
     #[arg(long, value_name = "TEXT", env = "ONCEWARD_REASON")]
     pub(crate) reason: Option<String>,
     /// With `--as rerun`: also when its subject has moved past it. Default: off.
-    #[arg(long, env = "ONCEWARD_FORCE", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "ONCEWARD_FORCE", value_parser = switch)]
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) actor: Actor,
@@ -422,7 +421,7 @@ pub(crate) struct DeadOnes {
     #[arg(value_parser = key, required_unless_present = "all", conflicts_with = "all")]
     pub(crate) key: Option<Key>,
     /// All that `--tenant` and `--queue` leave. Default: off.
-    #[arg(long, env = "ONCEWARD_ALL", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "ONCEWARD_ALL", value_parser = switch)]
     pub(crate) all: bool,
     #[command(flatten)]
     pub(crate) which: DeadWhich,
@@ -436,7 +435,7 @@ pub(crate) struct DeadRetry {
     #[command(flatten)]
     pub(crate) ones: DeadOnes,
     /// Also when its subject has moved past it: it runs outside the order. Default: off.
-    #[arg(long, env = "ONCEWARD_FORCE", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "ONCEWARD_FORCE", value_parser = switch)]
     pub(crate) force: bool,
 }
 
@@ -446,7 +445,7 @@ pub(crate) struct DeadDiscard {
     #[command(flatten)]
     pub(crate) ones: DeadOnes,
     /// Does not ask. Default: ask on a terminal, refuse elsewhere.
-    #[arg(long, env = "ONCEWARD_YES", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "ONCEWARD_YES", value_parser = switch)]
     pub(crate) yes: bool,
 }
 
@@ -528,9 +527,18 @@ pub(crate) struct AuditWanted {
 /// Whether `--json` was asked for on a command line that could not be parsed.
 pub(crate) fn json_was_asked_for() -> bool {
     let flag = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
-    let off = ["", "0", "false", "f", "n", "no", "off"];
     let variable = std::env::var("ONCEWARD_JSON").unwrap_or_default();
-    flag || !off.contains(&variable.to_lowercase().as_str())
+    flag || switch(&variable) == Ok(true)
+}
+
+/// What the variable of a flag without a value says. A word that says neither is a mistake that
+/// would switch something, one way or the other.
+fn switch(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "t" | "yes" | "y" | "on" => Ok(true),
+        "" | "0" | "false" | "f" | "no" | "n" | "off" => Ok(false),
+        _ => Err("it is switched by true or false, yes or no, on or off, 1 or 0".into()),
+    }
 }
 
 fn key(text: &str) -> Result<Key, String> {

@@ -24,7 +24,7 @@ use onceward::http::{
 };
 use onceward::store::sqlite::{SqliteOptions, SqliteStore};
 use serde_json::Value;
-use tower::ServiceExt;
+use tower::{Layer, ServiceExt};
 
 const TENANT: &str = "acme";
 
@@ -75,10 +75,11 @@ fn service(engine: &Engine) -> Result<Router, Box<dyn Error>> {
     // One caller for everything: a real service identifies them.
     let caller = Caller { tenant: TENANT.into(), caller: "ada".into() };
     let door = Door::new(engine.clone(), Identity::Single(caller), routes);
-    Ok(Router::new()
+    let router = Router::new()
         .route("/notes/{id}", put(put_note).get(get_note_or_500))
-        .with_state(engine.clone())
-        .layer(OncewardLayer::new(door)))
+        .with_state(engine.clone());
+    // Around the router, so that it routes by the spelling of the path that keys are made of.
+    Ok(Router::new().fallback_service(OncewardLayer::new(door).layer(router)))
 }
 
 /// Sends a request and tells what came back.

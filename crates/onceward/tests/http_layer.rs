@@ -16,7 +16,8 @@ use axum::routing::{get, post, put};
 use http_body_util::BodyExt;
 use onceward::engine::Engine;
 use onceward::http::{
-    Attempt, Dialect, Door, Identity, IfMatch, MissingKey, OncewardLayer, Policy, Route, Routes,
+    AsSent, Attempt, Dialect, Door, Identity, IfMatch, MissingKey, Mode, OncewardLayer, Policy,
+    Route, Routes,
 };
 use onceward::testing::harness::START;
 use onceward_core::payload::KeepPayload;
@@ -24,7 +25,7 @@ use onceward_core::record::OnAbandoned;
 use onceward_core::stamp::At;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use tower::ServiceExt;
+use tower::{Layer, ServiceExt};
 
 use support::on::{On, Opened};
 
@@ -492,6 +493,55 @@ async fn b06_a_replay_never_bypasses_authorisation(on: On) {
     assert_eq!(again.header("idempotency-replayed"), Some("true"));
 }
 
+/// What a service behind the layer is told of its address.
+async fn address(request: Request<Body>) -> String {
+    let as_sent = request.extensions().get().map(|AsSent(uri)| uri.to_string());
+    format!("{} {}", request.uri(), as_sent.unwrap_or_default())
+}
+
+async fn b06_a_path_reaches_the_service_and_who_permits_in_the_spelling_of_its_key(on: On) {
+    let opened = on.open().await;
+    let identity = Identity::Authorization { secret: [7; 32], strict: false };
+    let off = Policy { mode: Mode::Off, ..Policy::default() };
+    let routes = Routes::written(vec![
+        Route::new("PUT /things/{id}", Policy::default()).unwrap(),
+        Route::new("POST /payments", Policy::default()).unwrap(),
+        Route::new("POST /off", off).unwrap(),
+    ]);
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let hears = asked.clone();
+    let engine = Engine::new(opened.store.clone());
+    let door = Door::new(engine, identity, routes).with_authorize(move |head, _| {
+        hears.lock().unwrap().push(head.uri.to_string());
+        Box::pin(async { Ok(()) })
+    });
+    let routed = Router::new()
+        .route("/payments", post(address))
+        .route("/things/{id}", put(|Path(id): Path<String>| async { id }))
+        .fallback(address);
+    let router = Router::new().fallback_service(OncewardLayer::new(on.cached(door)).layer(routed));
+    let send = async |method: &str, path: &str| {
+        let sent = request(method, path, Some("k"), "{}");
+        let answer = router.clone().oneshot(sent).await.unwrap();
+        let replayed = answer.headers().contains_key("idempotency-replayed");
+        let (status, body) = (answer.status(), answer.into_body().collect().await.unwrap());
+        assert_eq!(status, 200, "{path}");
+        (String::from_utf8(body.to_bytes().to_vec()).unwrap(), replayed)
+    };
+    // The router knows the path in one spelling, and so does the key: no 404 lies under it.
+    let first = send("POST", "/%70ayments?%70=1").await;
+    assert_eq!(first, ("/payments?%70=1 /%70ayments?%70=1".into(), false));
+    assert_eq!(send("POST", "/payments?%70=1").await, (first.0, true));
+    // What is reserved stays encoded, and is one value.
+    assert_eq!(send("PUT", "/thing%73/%61%2fb").await, ("a/b".into(), false));
+    assert_eq!(send("PUT", "/things/a%2Fb").await, ("a/b".into(), true));
+    let expected = ["/payments?%70=1", "/payments?%70=1", "/things/a%2Fb", "/things/a%2Fb"];
+    assert_eq!(*asked.lock().unwrap(), expected);
+    // What is not protected passes as it came.
+    assert_eq!(send("POST", "/o%66f").await, ("/o%66f ".into(), false));
+    assert_eq!(send("GET", "/%70ayments").await, ("/%70ayments ".into(), false));
+}
+
 async fn b02_a_route_may_require_a_precondition(on: On) {
     let policy =
         Policy { if_match: IfMatch::Require, dialect: Dialect::Planning, ..Policy::default() };
@@ -650,6 +700,7 @@ on_every_store! {
     a_client_that_goes_away_does_not_tear_the_handler_apart,
     the_handler_sees_its_attempt_and_the_fence_rises,
     b06_a_replay_never_bypasses_authorisation,
+    b06_a_path_reaches_the_service_and_who_permits_in_the_spelling_of_its_key,
     b02_a_route_may_require_a_precondition,
     the_planning_dialect_says_mismatch_as_409_with_its_alias,
     d06_the_measurements_dialect_echoes_its_key_and_warns_without_one,

@@ -929,6 +929,21 @@ async fn i09_a_lost_answer_is_asked_for_by_token() {
 }
 
 #[tokio::test]
+async fn a_server_that_went_away_is_told_of_once() {
+    let place = Place::new("gone").await;
+    let (proxy, store) = proxied(&place).await;
+    proxy.arm(Cut::AfterAnswer);
+    try_commit(&store, &claim(&request("k"))).await.unwrap_err();
+    drop(proxy);
+    // The first looks for the server, the second hears what the first has found.
+    for _ in 0..2 {
+        let error = try_commit(&store, &claim(&request("l"))).await.unwrap_err().to_string();
+        assert_eq!(error.matches("the store did nothing").count(), 1, "{error}");
+    }
+    place.remove().await;
+}
+
+#[tokio::test]
 async fn i27_a_first_copy_that_is_delayed_and_a_second_are_applied_once() {
     let place = Place::new("delayed").await;
     let (proxy, store) = proxied(&place).await;
@@ -1051,6 +1066,13 @@ async fn a_schema_that_is_not_ours_is_not_opened() {
     let place = Place::empty("versions").await;
     let none = place.store_with(&[]).await.unwrap_err().to_string();
     assert!(none.contains("holds no store; run `onceward migrate --store postgres://"), "{none}");
+    let hint = none.split("--store ").nth(1).unwrap_or_default();
+    assert!(hint.contains('@'), "{none}");
+    // Who follows it literally comes as the same user, and nobody reads a password.
+    let as_someone = [("user", "some one"), ("password", "secret")];
+    let refused = place.store_with(&as_someone).await.map(drop);
+    let none = refused.unwrap_err().to_string();
+    assert!(none.contains("postgres://some%20one@") && !none.contains("secret"), "{none}");
     PostgresStore::migrate(&url(), place.options()).await.unwrap();
     let schema = &place.schema;
     let steps = [

@@ -40,12 +40,13 @@ use onceward::core::payload::KeepPayload;
 use onceward::core::stamp::At;
 use onceward::engine::{Engine, EngineError};
 use onceward::http::{
-    Caller, Commits, Dialect, Door, Identity, MissingKey, OncewardLayer, Policy, RateLimit, Route,
-    Routes,
+    Caller, Code, Commits, Dialect, Door, Identity, MissingKey, OncewardLayer, Policy, RateLimit,
+    Refusal, Route, Routes,
 };
 use onceward::worker::{Builder, Context, JobError, Worker};
 
 use crate::principals::{self, Principal};
+use crate::spelled::spelled;
 
 /// Requests per second and caller, and how many of them may come at once.
 const RATE: (u32, u32) = (1_000, 2_000);
@@ -163,7 +164,7 @@ impl Business {
 
     /// The service as a router.
     pub fn router(&self) -> Router {
-        Router::new()
+        let service = Router::new()
             .route("/bookings/hold", post(bookings::hold))
             .route("/bookings/hold/{id}", get(reads::hold))
             .route("/bookings/{id}", get(reads::hold))
@@ -180,7 +181,8 @@ impl Business {
             .fallback(problem::no_such_path)
             .method_not_allowed_fallback(problem::no_such_method)
             .with_state(self.clone())
-            .layer(OncewardLayer::shared(self.0.door.clone()))
+            .layer(OncewardLayer::shared(self.0.door.clone()));
+        spelled(service)
     }
 
     /// A worker for what follows its writes, to be started; any number may run, in any process. It
@@ -196,8 +198,11 @@ impl Business {
         )
     }
 
-    fn identify(&self, head: &Parts) -> Option<Caller> {
-        self.0.identity.identify(head)
+    /// Who asks where the layer does not insist on knowing.
+    fn known(&self, head: &Parts) -> Result<Caller, Refusal> {
+        let detail = "send Authorization: Bearer with a token that is known here";
+        let unknown = || Refusal::new(Code::AuthRequired, detail);
+        self.0.identity.identify(head).ok_or_else(unknown)
     }
 
     /// The store's instant and this much, as RFC 3339.

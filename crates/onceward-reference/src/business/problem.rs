@@ -4,12 +4,16 @@
 //! A handler's own problem is written down here; what the library refuses is said by the route's
 //! dialect. Which of them are recorded under the key is the layer's to decide, by their status.
 
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use http::request::Parts;
 use onceward::core::limits::LimitError;
 use onceward::engine::EngineError;
 use onceward::http::{Code, Dialect, Refusal};
 use serde_json::{Value, json};
+
+use super::Business;
 
 /// What every handler answers.
 pub(super) type Answer = Result<Response, Problem>;
@@ -111,17 +115,24 @@ impl IntoResponse for Problem {
     }
 }
 
-/// For paths that nobody serves.
-pub(super) async fn no_such_path() -> Problem {
-    Problem::not_found()
+/// For paths that nobody serves. Who is not known hears that first, as everywhere.
+pub(super) async fn no_such_path(State(business): State<Business>, head: Parts) -> Response {
+    match business.known(&head) {
+        Ok(_) => Problem::not_found().into_response(),
+        Err(unknown) => Problem::of_read(&unknown),
+    }
 }
 
 /// For methods that a path does not have.
-pub(super) async fn no_such_method() -> Problem {
-    Problem::Own {
+pub(super) async fn no_such_method(State(business): State<Business>, head: Parts) -> Response {
+    let problem = Problem::Own {
         status: StatusCode::METHOD_NOT_ALLOWED,
         code: "METHOD_NOT_ALLOWED",
         message: "this address does not take this method; see the Allow header",
         details: json!({}),
+    };
+    match business.known(&head) {
+        Ok(_) => problem.into_response(),
+        Err(unknown) => Problem::of_read(&unknown),
     }
 }

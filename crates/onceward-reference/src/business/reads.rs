@@ -6,7 +6,7 @@
 use axum::extract::{FromRequestParts, State};
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
-use onceward::http::{Caller, Code, Refusal};
+use onceward::http::Caller;
 
 use super::id::Id;
 use super::problem::{Answer, Problem};
@@ -20,10 +20,7 @@ impl FromRequestParts<Business> for Reader {
     type Rejection = Response;
 
     async fn from_request_parts(head: &mut Parts, business: &Business) -> Result<Self, Response> {
-        let Some(caller) = business.identify(head) else {
-            let detail = "send Authorization: Bearer with a token that is known here";
-            return Err(Problem::of_read(&Refusal::new(Code::AuthRequired, detail)));
-        };
+        let caller = business.known(head).map_err(|unknown| Problem::of_read(&unknown))?;
         match business.door().allows(&caller) {
             Ok(()) => Ok(Self(caller)),
             Err(refusal) => Err(Problem::of_read(&refusal)),

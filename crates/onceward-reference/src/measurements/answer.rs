@@ -1,9 +1,11 @@
 //! Answers: results, and refusals as the measurements API says them, member for member.
 
 use axum::body::Body;
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
+use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
 use onceward::engine::EngineError;
 use onceward::http::{Code, Dialect, Refusal};
@@ -11,6 +13,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::Measurements;
 use super::measurement::{FieldError, Measurement, Payload};
 use super::rules::Judged;
 use crate::instant;
@@ -147,14 +150,25 @@ pub(super) fn no_answer(error: &EngineError) -> Response {
     refused(&Refusal::new(Code::StoreUnavailable, detail))
 }
 
-/// For paths that nobody serves.
-pub(super) async fn no_such_path() -> Response {
+/// For paths that nobody serves. Who is not known hears that first, as everywhere.
+pub(super) async fn no_such_path(State(service): State<Measurements>, head: Parts) -> Response {
+    if let Err(unknown) = service.known(&head) {
+        return refused(&unknown);
+    }
+    not_found()
+}
+
+/// Nothing has this address.
+pub(super) fn not_found() -> Response {
     let body = json!({ "error": "NotFound", "message": "nothing has this address" });
     json_of(StatusCode::NOT_FOUND, body.to_string().into())
 }
 
 /// For methods that a path does not have.
-pub(super) async fn no_such_method() -> Response {
+pub(super) async fn no_such_method(State(service): State<Measurements>, head: Parts) -> Response {
+    if let Err(unknown) = service.known(&head) {
+        return refused(&unknown);
+    }
     let message = "this address does not take this method; see the Allow header";
     let body = json!({ "error": "MethodNotAllowed", "message": message });
     json_of(StatusCode::METHOD_NOT_ALLOWED, body.to_string().into())

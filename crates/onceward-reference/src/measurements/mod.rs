@@ -53,6 +53,7 @@ use onceward::http::{
 use onceward::worker::{Builder, Context as JobContext, JobError, Worker};
 
 use crate::principals::{self, Principal, Role};
+use crate::spelled::spelled;
 
 /// Requests per second and caller, and how many of them may come at once.
 const RATE: (u32, u32) = (1_000, 2_000);
@@ -171,7 +172,7 @@ impl Measurements {
 
     /// The service as a router.
     pub fn router(&self) -> Router {
-        Router::new()
+        let service = Router::new()
             .route("/v1/users/{user_id}/measurements", get(reads::list).post(submit::submit))
             .route("/v1/users/{user_id}/audit", get(audit::list))
             .route("/v1/measurements/batch", post(batch::submit))
@@ -179,7 +180,8 @@ impl Measurements {
             .method_not_allowed_fallback(answer::no_such_method)
             .with_state(self.clone())
             .layer(OncewardLayer::shared(self.0.door.clone()))
-            .layer(from_fn_with_state(self.clone(), front::enter))
+            .layer(from_fn_with_state(self.clone(), front::enter));
+        spelled(service)
     }
 
     /// A worker that sweeps the store, to be started; once an hour among all of them.
@@ -215,12 +217,15 @@ impl Measurements {
 
     /// A caller that the layer has not looked at: who it is, how often it asks, in which role.
     fn admit(&self, head: &Parts) -> Result<Caller, Refusal> {
-        let caller = self.identify(head).ok_or_else(|| {
-            let detail = "send Authorization: Bearer with a token that is known here";
-            Refusal::new(Code::AuthRequired, detail)
-        })?;
+        let caller = self.known(head)?;
         self.door().allows(&caller)?;
         Ok(caller)
+    }
+
+    /// Who asks where the layer does not insist on knowing.
+    fn known(&self, head: &Parts) -> Result<Caller, Refusal> {
+        let detail = "send Authorization: Bearer with a token that is known here";
+        self.identify(head).ok_or_else(|| Refusal::new(Code::AuthRequired, detail))
     }
 
     fn observe(&self, happened: &Happened) {

@@ -44,7 +44,7 @@ impl<S: Send + Sync> FromRequestParts<S> for User {
     async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, Response> {
         match Path::from_request_parts(head, state).await {
             Ok(Path(user_id)) => Ok(Self(user_id)),
-            Err(_) => Err(answer::no_such_path().await),
+            Err(_) => Err(answer::not_found()),
         }
     }
 }

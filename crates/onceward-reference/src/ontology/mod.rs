@@ -39,6 +39,7 @@ use onceward::projection::ViewError;
 use onceward::worker::{Builder, Context, JobError, Worker};
 
 use crate::principals::{self, Principal, Role};
+use crate::spelled::spelled;
 use problem::Problem;
 
 /// Requests of a caller per second, and at once.
@@ -170,7 +171,7 @@ impl Ontology {
 
     /// The service as a router.
     pub fn router(&self) -> Router {
-        Router::new()
+        let service = Router::new()
             .route("/v1/commands", post(commands::command))
             .route("/v1/aggregates/{id}/events", get(reads::events))
             .route("/v1/instances/{id}", get(reads::instance))
@@ -180,7 +181,8 @@ impl Ontology {
             .method_not_allowed_fallback(problem::no_such_method)
             .layer(DefaultBodyLimit::max(commands::BODY_BYTES_MAX))
             .with_state(self.clone())
-            .layer(from_fn_with_state(self.clone(), front::enter))
+            .layer(from_fn_with_state(self.clone(), front::enter));
+        spelled(service)
     }
 
     /// A worker that sweeps the store, to be started: once an hour among all processes on it.

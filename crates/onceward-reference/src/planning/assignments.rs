@@ -15,15 +15,14 @@ use crate::members::Members;
 /// Lists the assignments of a mission: `{mission_id}/{assignment_id}`.
 pub(super) const OF_MISSION: &str = "planning.assignments_of_mission";
 
-/// Members that only commands change.
-const BY_COMMAND: [(&str, &str); 1] = [("mission_id", "is changed by move")];
-
 /// `POST /v1/missions/{mission_id}/assignments`.
 pub(super) async fn create(Id(mission_id): Id, mut command: Command) -> Answer {
     let (mission, contents) = open_mission(&command, &mission_id).await?;
     let id = Uuid::now_v7().to_string();
-    let mut assignment = Resource::new(Kind::Assignment, &id, given(&command.body));
+    let sent = Resource::new(Kind::Assignment, &id, given(Kind::Assignment, &command.body));
+    let mut assignment = sent.clone();
     assignment.set("mission_id", mission_id.as_str());
+    fields::check_made(&sent, &assignment)?;
     check(&command, &assignment).await?;
     reschedule(&mut command, None, Some(&assignment)).await?;
     command.now_holds(&contents, contents.count + 1)?;
@@ -40,7 +39,7 @@ pub(super) async fn patch(Id(id): Id, mut command: Command) -> Answer {
     let (_, contents) = open_mission(&command, &before.text("mission_id")).await?;
     let mut assignment = before.clone();
     assignment.merge(&command.body);
-    fields::check_unchanged(&before, &assignment, &BY_COMMAND)?;
+    fields::check_unchanged(&before, &assignment)?;
     check(&command, &assignment).await?;
     reschedule(&mut command, Some(&before), Some(&assignment)).await?;
     // The mission must still be open when this is committed.

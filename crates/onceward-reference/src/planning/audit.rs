@@ -4,6 +4,7 @@
 //! hold hashes, never keys or bodies. The service's own entries are `mission.lock` and the like;
 //! beside them stand the library's about requests, jobs and replays.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use axum::body::Body;
@@ -15,6 +16,7 @@ use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use http::request::Parts;
 use jiff::Timestamp;
 use onceward::core::audit::Audited;
+use onceward::core::header_key::parse_header_key;
 use onceward::core::key::Kind as KeyKind;
 use onceward::core::stamp::At;
 use onceward::core::text::escape;
@@ -221,6 +223,8 @@ async fn hashes_of(
     tenant: &str,
     key: String,
 ) -> Result<HashSet<String>, EngineError> {
+    // A key may be said in quotes, here as in its header.
+    let key = parse_header_key(key.as_bytes()).map_or(key.clone(), Cow::into_owned);
     let mut hashes = HashSet::new();
     let mut after = None;
     loop {

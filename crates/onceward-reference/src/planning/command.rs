@@ -158,8 +158,10 @@ impl Command {
         Ok(())
     }
 
-    /// The answer, to be committed with everything: a created resource. It had no version before.
+    /// The answer, to be committed with everything: a created resource. There was nothing before,
+    /// and whoever has seen something there is told so.
     pub(super) fn created(self, resource: &Resource) -> Answer {
+        self.preconditions.check_write(None)?;
         if self.expected_version.is_some_and(|expected| expected != 0) {
             return Err(Refusal::version_mismatch(0).into());
         }

@@ -52,16 +52,42 @@ const ASSIGNMENT: [Field; 3] = [
 ];
 const COLLABORATOR: [Field; 2] = [required("name", Rule::Text), required("role", Rule::Role)];
 
-/// Checks every field of a resource.
-pub(super) fn check(resource: &Resource) -> Result<(), Problem> {
-    let fields: &[Field] = match resource.kind {
+/// The state that an archived mission goes back to.
+pub(super) const ARCHIVED_FROM: &str = "archived_from";
+
+const fn fields(kind: Kind) -> &'static [Field] {
+    match kind {
         Kind::Organization | Kind::Project => &NAMED,
         Kind::Mission => &MISSION,
         Kind::Assignment => &ASSIGNMENT,
         Kind::Collaborator => &COLLABORATOR,
-    };
+    }
+}
+
+/// Members that only commands change, each with what does.
+pub(super) const fn by_command(kind: Kind) -> &'static [(&'static str, &'static str)] {
+    match kind {
+        Kind::Project => &[("archived", "is changed by archive and unarchive")],
+        Kind::Mission => &[
+            ("state", "is changed by plan, lock, archive and unarchive"),
+            ("project_id", "is given when the mission is made"),
+            (ARCHIVED_FROM, "is kept by the service"),
+        ],
+        Kind::Assignment => &[("mission_id", "is changed by move")],
+        Kind::Organization | Kind::Collaborator => &[],
+    }
+}
+
+/// Whether the service knows a member of this kind.
+pub(super) fn is_known(kind: Kind, member: &str) -> bool {
+    fields(kind).iter().any(|field| field.name == member)
+        || by_command(kind).iter().any(|(name, _)| *name == member)
+}
+
+/// Checks every field of a resource.
+pub(super) fn check(resource: &Resource) -> Result<(), Problem> {
     let mut errors = Vec::new();
-    for field in fields {
+    for field in fields(resource.kind) {
         match resource.fields.get(field.name) {
             None if field.required => errors.push(FieldError::new(field.name, "is required")),
             None => {}
@@ -83,13 +109,23 @@ pub(super) fn check(resource: &Resource) -> Result<(), Problem> {
 }
 
 /// Checks that members which only commands change are what they were.
-pub(super) fn check_unchanged(
+pub(super) fn check_unchanged(before: &Resource, after: &Resource) -> Result<(), Problem> {
+    differing(before, after, |_| true)
+}
+
+/// Checks that of members which only commands change nothing else was sent than what is made.
+pub(super) fn check_made(sent: &Resource, made: &Resource) -> Result<(), Problem> {
+    differing(sent, made, |name| sent.fields.contains(name))
+}
+
+fn differing(
     before: &Resource,
     after: &Resource,
-    members: &[(&str, &str)],
+    counts: impl Fn(&str) -> bool,
 ) -> Result<(), Problem> {
-    let changed =
-        members.iter().filter(|(name, _)| before.fields.get(name) != after.fields.get(name));
+    let changed = by_command(before.kind)
+        .iter()
+        .filter(|(name, _)| counts(name) && before.fields.get(name) != after.fields.get(name));
     let errors: Vec<_> = changed.map(|(name, message)| FieldError::new(name, message)).collect();
     if errors.is_empty() { Ok(()) } else { Err(Problem::invalid(errors)) }
 }
@@ -123,6 +159,21 @@ mod tests {
     use super::*;
     use crate::members::Members;
     use serde_json::json;
+
+    #[test]
+    fn what_only_commands_change_is_not_given_otherwise() {
+        let mission = |fields| Resource::new(Kind::Mission, "1", Members::from(&fields));
+        let made = mission(json!({ "title": "t", "state": "draft", "project_id": "7" }));
+        for (sent, expected) in [
+            (json!({ "title": "t" }), &[][..]),
+            (json!({ "state": "draft", "project_id": "7" }), &[]),
+            (json!({ "state": "locked", "archived_from": "x" }), &["/state", "/archived_from"]),
+        ] {
+            let checked = check_made(&mission(sent.clone()), &made);
+            assert_eq!(checked.map_or_else(|wrong| wrong.pointers(), |()| vec![]), expected);
+        }
+        check_unchanged(&made, &mission(json!({ "title": "t", "state": "draft" }))).unwrap_err();
+    }
 
     #[track_caller]
     fn wrong(kind: Kind, fields: &Value) -> Vec<String> {

@@ -6,7 +6,7 @@
 use uuid::Uuid;
 
 use super::command::Command;
-use super::fields;
+use super::fields::{self, ARCHIVED_FROM};
 use super::id::Id;
 use super::jobs::Delta;
 use super::problem::{Answer, Problem};
@@ -15,15 +15,6 @@ use super::resource::{Kind, Resource, given};
 
 /// Lists the missions of a project: `{project_id}/{mission_id}`.
 pub(super) const OF_PROJECT: &str = "planning.missions_of_project";
-
-/// The state that an archived mission goes back to.
-const ARCHIVED_FROM: &str = "archived_from";
-/// Members that only commands change.
-const BY_COMMAND: [(&str, &str); 3] = [
-    ("state", "is changed by plan, lock, archive and unarchive"),
-    ("project_id", "is given when the mission is made"),
-    (ARCHIVED_FROM, "is kept by the service"),
-];
 
 /// `POST /v1/projects/{project_id}/missions`.
 pub(super) async fn create(Id(project_id): Id, mut command: Command) -> Answer {
@@ -35,14 +26,12 @@ pub(super) async fn create(Id(project_id): Id, mut command: Command) -> Answer {
         return Err(Problem::conflict("planning.project_archived", title, detail));
     }
     let id = Uuid::now_v7().to_string();
-    let sent = Resource::new(Kind::Mission, &id, given(&command.body));
+    let sent = Resource::new(Kind::Mission, &id, given(Kind::Mission, &command.body));
     let mut mission = sent.clone();
     mission.set("state", "draft");
     mission.set("project_id", project_id.as_str());
     mission.fields.remove(ARCHIVED_FROM);
-    let set: Vec<_> =
-        BY_COMMAND.into_iter().filter(|(name, _)| sent.fields.contains(name)).collect();
-    fields::check_unchanged(&sent, &mission, &set)?;
+    fields::check_made(&sent, &mission)?;
     fields::check(&mission)?;
     command.now_holds(&contents, contents.count + 1)?;
     command.link(OF_PROJECT, &format!("{project_id}/{id}")).await?;
@@ -65,8 +54,8 @@ pub(super) async fn patch(Id(id): Id, mut command: Command) -> Answer {
 /// `PUT /v1/missions/{id}`: what is not in the body goes, but for what the service keeps.
 pub(super) async fn put(Id(id): Id, mut command: Command) -> Answer {
     let before = command.load(Kind::Mission, &id).await?;
-    let mut mission = Resource { fields: given(&command.body), ..before.clone() };
-    for (name, _) in BY_COMMAND {
+    let mut mission = Resource { fields: given(Kind::Mission, &command.body), ..before.clone() };
+    for (name, _) in fields::by_command(Kind::Mission) {
         if let (Some(kept), false) = (before.fields.get(name), mission.fields.contains(name)) {
             mission.set(name, kept);
         }
@@ -78,7 +67,7 @@ pub(super) async fn put(Id(id): Id, mut command: Command) -> Answer {
 
 fn update(before: &Resource, mission: &Resource) -> Result<(), Problem> {
     must_be_editable(before)?;
-    fields::check_unchanged(before, mission, &BY_COMMAND)?;
+    fields::check_unchanged(before, mission)?;
     fields::check(mission)
 }
 

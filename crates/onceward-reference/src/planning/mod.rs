@@ -48,7 +48,9 @@ use onceward::http::{
 use onceward::worker::{Builder, Context, JobError, Worker};
 
 use crate::principals::{self, Principal, Role};
+use crate::spelled::spelled;
 use cache::ResponseCache;
+use problem::Problem;
 
 /// Requests per second and caller, and how many of them may come at once.
 const RATE: (u32, u32) = (1_000, 2_000);
@@ -136,7 +138,7 @@ impl Planning {
 
     /// The service as a router.
     pub fn router(&self) -> Router {
-        Router::new()
+        let service = Router::new()
             .route("/v1/organization", get(reads::organization).patch(people::patch_organization))
             .route("/v1/projects", get(reads::projects).post(projects::create))
             .route(
@@ -183,7 +185,8 @@ impl Planning {
             .with_state(self.clone())
             .layer(from_fn(problem::say))
             .layer(OncewardLayer::shared(self.0.door.clone()))
-            .layer(from_fn_with_state(self.clone(), front::enter))
+            .layer(from_fn_with_state(self.clone(), front::enter));
+        spelled(service)
     }
 
     /// A worker for what follows its writes, to be started; any number may run, in any process. It
@@ -204,6 +207,13 @@ impl Planning {
 
     fn identify(&self, head: &Parts) -> Option<Caller> {
         self.0.identity.identify(head)
+    }
+
+    /// Who asks where the layer does not insist on knowing.
+    fn known(&self, head: &Parts) -> Result<Caller, Problem> {
+        let detail = "send Authorization: Bearer with a token that is known here";
+        let unknown = || Refusal::new(Code::AuthRequired, detail).into();
+        self.identify(head).ok_or_else(unknown)
     }
 
     fn cache(&self) -> &ResponseCache {

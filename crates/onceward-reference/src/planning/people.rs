@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::Planning;
 use super::command::{BODY_BYTES_MAX, Command};
+use super::derived::search;
 use super::fields;
 use super::id::Id;
 use super::problem::{Answer, Problem};
@@ -24,7 +25,8 @@ use crate::principals::{Principal, Role};
 /// `POST /v1/collaborators`.
 pub(super) async fn create_collaborator(mut command: Command) -> Answer {
     let id = Uuid::now_v7().to_string();
-    let mut collaborator = Resource::new(Kind::Collaborator, &id, given(&command.body));
+    let mut collaborator =
+        Resource::new(Kind::Collaborator, &id, given(Kind::Collaborator, &command.body));
     if !collaborator.fields.contains("role") {
         collaborator.set("role", Role::Viewer.as_str());
     }
@@ -117,6 +119,18 @@ pub(super) async fn settle(engine: &Engine, principals: &[Principal]) -> Result<
             // A conflict means that it is there: nothing to do.
             engine.put(&subject, 0, Some(value.to_string().into_bytes().into())).await?;
         }
+        file(engine, organisation, actor).await?;
     }
     Ok(())
+}
+
+/// Lets a collaborator of the configuration be found, as those are that someone makes. Looked for
+/// at every start: the last one may have ended in between.
+async fn file(engine: &Engine, organisation: &str, actor: &str) -> Result<(), EngineError> {
+    let found = engine.get(&subject(organisation, Kind::Collaborator, actor)?).await?;
+    let found = found.and_then(|found| Resource::of_document(Kind::Collaborator, &found));
+    match found {
+        Some(person) => search::file(engine, organisation, &person, &person.text("name")).await,
+        None => Ok(()),
+    }
 }

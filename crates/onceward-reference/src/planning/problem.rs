@@ -4,16 +4,19 @@
 //! library's. [`say`] writes either down with the id of its request. Which of them are recorded
 //! under the key is the layer's to decide, by their status.
 
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode};
 use onceward::core::limits::LimitError;
 use onceward::core::outcome_policy::key_advice;
 use onceward::engine::EngineError;
 use onceward::http::{Code, Dialect, Refusal, names};
 use serde_json::{Value, json};
+
+use super::Planning;
 
 /// What every handler answers.
 pub(super) type Answer = Result<Response, Problem>;
@@ -153,13 +156,16 @@ impl IntoResponse for Problem {
     }
 }
 
-/// For paths that nobody serves.
-pub(super) async fn no_such_path() -> Problem {
-    Problem::not_found()
+/// For paths that nobody serves. Who is not known hears that first, as everywhere.
+pub(super) async fn no_such_path(State(planning): State<Planning>, head: Parts) -> Problem {
+    planning.known(&head).err().unwrap_or_else(Problem::not_found)
 }
 
 /// For methods that a path does not have.
-pub(super) async fn no_such_method() -> Problem {
+pub(super) async fn no_such_method(State(planning): State<Planning>, head: Parts) -> Problem {
+    if let Err(unknown) = planning.known(&head) {
+        return unknown;
+    }
     let detail = "this address does not take this method; see the Allow header";
     let title = "Method not allowed";
     Problem::own(StatusCode::METHOD_NOT_ALLOWED, "request.method_not_allowed", title, detail)

@@ -8,14 +8,13 @@ use super::id::Id;
 use super::problem::{Answer, Problem};
 use super::resource::{Kind, Resource, given};
 
-/// Members that only commands change.
-const BY_COMMAND: [(&str, &str); 1] = [("archived", "is changed by archive and unarchive")];
-
 /// `POST /v1/projects`.
 pub(super) async fn create(mut command: Command) -> Answer {
     let id = Uuid::now_v7().to_string();
-    let mut project = Resource::new(Kind::Project, &id, given(&command.body));
+    let sent = Resource::new(Kind::Project, &id, given(Kind::Project, &command.body));
+    let mut project = sent.clone();
     project.set("archived", false);
+    fields::check_made(&sent, &project)?;
     fields::check(&project)?;
     command.save(&mut project, "create")?;
     command.created(&project)
@@ -26,7 +25,7 @@ pub(super) async fn patch(Id(id): Id, mut command: Command) -> Answer {
     let before = command.load(Kind::Project, &id).await?;
     let mut project = before.clone();
     project.merge(&command.body);
-    fields::check_unchanged(&before, &project, &BY_COMMAND)?;
+    fields::check_unchanged(&before, &project)?;
     fields::check(&project)?;
     command.save(&mut project, "update")?;
     command.changed(&project)

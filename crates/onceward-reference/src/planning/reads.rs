@@ -7,7 +7,7 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue};
 use onceward::core::key::Subject;
-use onceward::http::{Caller, Code, ETag, Preconditions, Refusal, Versioned};
+use onceward::http::{Caller, ETag, Preconditions, Versioned};
 use onceward::store::Cursor;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -47,10 +47,7 @@ impl FromRequestParts<Planning> for Reader {
     type Rejection = Problem;
 
     async fn from_request_parts(head: &mut Parts, planning: &Planning) -> Result<Self, Problem> {
-        let Some(caller) = planning.identify(head) else {
-            let detail = "send Authorization: Bearer with a token that is known here";
-            return Err(Refusal::new(Code::AuthRequired, detail).into());
-        };
+        let caller = planning.known(head)?;
         planning.door().allows(&caller)?;
         match people::role(planning.engine(), &caller).await? {
             Some(role) => Ok(Self { caller, role }),

@@ -10,6 +10,7 @@ use onceward::engine::Document;
 use onceward::http::{ETag, Seen};
 use serde_json::Value;
 
+use super::fields::is_known;
 use crate::members::Members;
 
 /// Members that a body can't set.
@@ -125,11 +126,12 @@ impl Resource {
     }
 }
 
-/// What a body says of the fields of a new resource.
-pub(super) fn given(body: &Members) -> Members {
-    let mut made = Members::default();
-    made.merge(&body.without(&OWN_MEMBERS));
-    made
+/// What a body says of all fields of a resource. It is no patch: a null is kept where the service
+/// does not know the member, and of one that it knows says the same as nothing.
+pub(super) fn given(kind: Kind, body: &Members) -> Members {
+    let mut fields = body.without(&OWN_MEMBERS);
+    fields.drop_nulls(|name| is_known(kind, name));
+    fields
 }
 
 /// The subject of a resource.
@@ -149,5 +151,18 @@ mod tests {
         resource.merge(&Members::from(&patch));
         let shown = json!({ "id": "1", "version": 0, "revision": "0" });
         assert_eq!(resource.body().bytes(), shown.to_string().into_bytes());
+    }
+
+    #[test]
+    fn nulls_are_kept_where_they_mean_something_to_the_client_alone() {
+        let sent = json!({
+            "title": "t", "starts_at": null, "state": null, "id": null,
+            "note": null, "meta": { "a": null, "b": [null, { "c": null }] },
+        });
+        let kept = json!({
+            "title": "t", "note": null, "meta": { "a": null, "b": [null, { "c": null }] },
+        });
+        let given = given(Kind::Mission, &Members::from(&sent));
+        assert_eq!(given.bytes(), kept.to_string().into_bytes());
     }
 }

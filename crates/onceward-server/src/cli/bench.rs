@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 
+use super::switch;
 use crate::bench::batch::BenchBatch;
 
 /// What to measure.
@@ -63,7 +63,7 @@ pub(crate) struct BenchStore {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(crate) records: Vec<u64>,
     /// Adds 10,000,000 to `--records`: takes tens of gigabytes and many minutes. Default: off.
-    #[arg(long, env = "ONCEWARD_BIG", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "ONCEWARD_BIG", value_parser = switch)]
     pub(crate) big: bool,
     /// Which parts to measure: writes, replays, sizes. Default: all.
     #[arg(long, value_name = "PART,…", env = "ONCEWARD_PARTS", value_delimiter = ',')]

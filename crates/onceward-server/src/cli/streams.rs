@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
+
+use super::switch;
 
 /// Looks at events.
 #[derive(Debug, Subcommand)]
@@ -47,7 +48,7 @@ pub(crate) enum Streams {
         #[arg(long, value_name = "N", env = "ONCEWARD_LAST", default_value_t = 20)]
         last: u64,
         /// Goes on with those that come. Default: off.
-        #[arg(long, env = "ONCEWARD_FOLLOW", value_parser = FalseyValueParser::new())]
+        #[arg(long, env = "ONCEWARD_FOLLOW", value_parser = switch)]
         follow: bool,
         #[command(flatten)]
         at: EventsAt,

@@ -14,7 +14,7 @@ mod users;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ use tokio::task::JoinHandle;
 use crate::admin::{self, AdminOptions, AdminState, Health, Principals, Reach, new_token};
 use crate::cli::{Common, Demo, DemoService};
 use crate::commands::serve::{Signals, announce};
+use crate::config::Config;
+use crate::config::flags::Flags;
 use crate::failure::Failure;
 use crate::gateway::listen::Listener;
 use crate::gateway::ready;
@@ -62,7 +64,7 @@ const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 /// Serves until told to stop.
 pub(crate) async fn demo(common: &Common, args: &Demo, out: &Out) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    check(args)?;
+    check(common, args)?;
     let level = match common.log_level {
         // A line for each request of the traffic would hide the one that sums them up.
         LogLevel::Info if !args.no_traffic => LogLevel::Warn,
@@ -72,11 +74,15 @@ pub(crate) async fn demo(common: &Common, args: &Demo, out: &Out) -> Result<(), 
     if let Some(path) = &args.ready_file {
         ready::clear(path)?;
     }
-    let url = StoreUrl::parse(&common.store_url()?)?;
+    let flags = Flags { store: common.store.clone(), ..Flags::default() };
+    let config = Config::load(common.config.as_deref(), &flags)?;
+    let url = StoreUrl::parse(&config.store.url)?;
     let store = url.open(Access::Create).await?;
     let metrics = Arc::new(Metrics::new(store.capabilities().name, false));
     let engine = Engine::new(metrics.watching(store));
-    let served = run(&url, (&engine, &metrics), args, out, &mut signals).await;
+    let secret_file = config.identity.secret_file.as_deref();
+    let place = (&url, secret_file);
+    let served = run(place, (&engine, &metrics), args, out, &mut signals).await;
     let closed = engine.close().await;
     logs::flush();
     served?;
@@ -147,7 +153,19 @@ async fn offers(which: DemoService, setup: &Setup) -> Result<Vec<Offer>, Failure
     Ok(offers)
 }
 
-fn check(args: &Demo) -> Result<(), Failure> {
+fn check(common: &Common, args: &Demo) -> Result<(), Failure> {
+    let unused = [
+        (common.cache.is_some(), "--cache", "ONCEWARD_CACHE"),
+        (common.server.is_some(), "--server", "ONCEWARD_SERVER"),
+        (common.token.is_some(), "--token", "ONCEWARD_TOKEN"),
+    ];
+    if let Some((_, flag, variable)) = unused.into_iter().find(|(given, ..)| *given) {
+        let message = format!(
+            "the demo opens its store itself and has no cache in Redis: leave out {flag}, and \
+             {variable} in the environment"
+        );
+        return Err(Failure::usage("demo.not_used", message));
+    }
     let public = |flag: &str, address: SocketAddr| {
         let message = format!(
             "{flag} {address}: the demo's tokens are public, so it listens on loopback only, as \
@@ -160,7 +178,7 @@ fn check(args: &Demo) -> Result<(), Failure> {
 }
 
 async fn run(
-    url: &StoreUrl,
+    (url, secret_file): (&StoreUrl, Option<&Path>),
     (engine, metrics): (&Engine, &Arc<Metrics>),
     args: &Demo,
     out: &Out,
@@ -178,7 +196,8 @@ async fn run(
         events: args.events.clone(),
     };
     let mut offers = offers(args.service, &setup).await?;
-    let servers = Servers::start(url, (engine, metrics), &offers, args).await?;
+    let secret = Secret::load(secret_file, engine).await?;
+    let servers = Servers::start((url, &secret), (engine, metrics), &offers, args).await?;
     let mut workers = Vec::new();
     for builder in offers.iter_mut().filter_map(|offer| offer.worker.take()) {
         workers.push(start_worker(builder, &tally)?);
@@ -239,7 +258,7 @@ struct Servers {
 
 impl Servers {
     async fn start(
-        url: &StoreUrl,
+        (url, secret): (&StoreUrl, &Secret),
         (engine, metrics): (&Engine, &Arc<Metrics>),
         offers: &[Offer],
         args: &Demo,
@@ -252,7 +271,6 @@ impl Servers {
             tracing::warn!("{warning}");
             health.warn(warning);
         }
-        let secret = Secret::load(None, engine).await?;
         let state = AdminState::new(AdminOptions {
             engine: engine.clone(),
             secret: secret.derive("permits"),

@@ -14,7 +14,7 @@ use http::header::{EXPECT, HOST};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
-use onceward::http::{BoxError, EarlyAnswer, Policy, Route, Routes, ServiceError};
+use onceward::http::{AsSent, BoxError, EarlyAnswer, Policy, Route, Routes, ServiceError};
 
 use super::body::{Flow, RequestBody, ResponseBody};
 use super::headers;
@@ -91,6 +91,10 @@ impl Inner {
     ) -> Result<Response<ResponseBody>, BoxError> {
         let (mut head, body) = request.into_parts();
         let target = self.target(&head);
+        // Which spellings are one is the upstream's to know: it gets what the client has sent.
+        if let Some(AsSent(uri)) = head.extensions.remove() {
+            head.uri = uri;
+        }
         target.address(&mut head);
         let flow = body.flow();
         let sending = target.pool.send(Request::from_parts(head, body), self.silence);

@@ -28,6 +28,16 @@ async fn what_is_made_is_read_by_its_id_with_every_field_that_was_sent() {
         assert_eq!(get(&path).by("demo-b").send(&service).await.error(), (404, "NOT_FOUND".into()));
         get(&path).anonymous().send(&service).await.must_be(401);
     }
+    for (asked, status) in [
+        (get("/nowhere"), 404),
+        (post("/nowhere").json(&json!({})), 404),
+        (get("/payments/link"), 405),
+        (put("/payments/link").json(&json!({})), 405),
+    ] {
+        let unknown = asked.clone().anonymous().send(&service).await.must_be(401);
+        assert!(unknown.json()["error"]["code"].is_string());
+        asked.send(&service).await.must_be(status);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -158,6 +158,11 @@ async fn e01_a_path_that_is_spelled_otherwise_has_the_same_value() {
         let keyed = put(spelled).key("k").json(&ada).send(&service).await;
         assert_eq!(keyed.is_again(), spelled != "/customers/%61b", "{spelled}");
     }
+    let again = put("/%63ustomers/ab").keyless().json(&ada).send(&service).await.must_be(201);
+    assert!(again.is_again() && again.body == first.body, "no 404 comes in its place");
+    put("/customer%73/new").key("n").json(&ada).send(&service).await.must_be(201);
+    let again = put("/customers/new").key("n").json(&ada).send(&service).await.must_be(201);
+    assert!(again.is_again());
     // A slash that is part of a value stays one.
     let nested = put("/customers/a%2Fb").keyless().json(&ada).send(&service).await.must_be(201);
     assert!(!nested.is_again());

@@ -40,6 +40,26 @@ async fn a06_a_route_matches_however_it_is_spelled() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a06_the_upstream_gets_the_path_as_it_was_sent() {
+    for (name, file) in
+        [("as_sent", ""), ("as_sent_routed", "[[route]]\nmatch = \"POST /echo/{v}\"")]
+    {
+        let (gateway, app) = with_file(name, file).await;
+        let sent = "/echo/%61%2fb?x=%61";
+        if file.is_empty() {
+            let plain = post(gateway.listen, sent, None, "{}").await;
+            assert_eq!(plain.json()["uri"], sent);
+        }
+        let before = app.ran();
+        let first = post(gateway.listen, sent, Some("k"), "{}").await;
+        assert_eq!(first.json()["uri"], sent);
+        let again = post(gateway.listen, "/echo/a%2Fb?x=%61", Some("k"), "{}").await;
+        assert!(again.is_replay() && again.body == first.body);
+        assert_eq!(app.ran(), before + 1);
+    }
+}
+
 /// A POST without a key or an identity as bytes.
 fn anonymous(further: &str, body: &str) -> String {
     format!("POST /payments HTTP/1.1\r\nhost: x\r\n{further}\r\n{body}")

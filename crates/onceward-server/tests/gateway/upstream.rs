@@ -112,6 +112,7 @@ impl App {
             .route("/half", post(half))
             .route("/panics", post(panics))
             .route("/echo", any(echo))
+            .route("/echo/{value}", any(echo))
             .layer(axum::extract::DefaultBodyLimit::disable())
             .with_state(self.clone())
     }

@@ -73,6 +73,10 @@ async fn d06_d12_missing_idempotency_key_is_processed_with_a_warning() {
         assert_eq!(call.anonymous().keyless().send(&service).await.status, 401);
     }
     assert_eq!(get("/v1/users/ada/measurements").anonymous().send(&service).await.status, 401);
+    for call in [get("/v1/nowhere"), post("/v1/nowhere"), post("/v1/users/ada/audit")] {
+        assert_eq!(call.clone().anonymous().send(&service).await.status, 401);
+        assert!([404, 405].contains(&call.send(&service).await.status));
+    }
     assert!(service.listed("ada").await.iter().all(|found| found["measurement_id"] != "x"));
 }
 
@@ -133,6 +137,10 @@ async fn d06_a_path_that_is_spelled_otherwise_is_the_same_user_and_key() {
         let again = sent(spelled).send(&service).await.must_be(201);
         assert!(again.is_replay() && again.body == first.body, "{spelled}: {again:?}");
     }
+    let spelled = post("/v1/%75sers/a%C3%A9/measurements").key("k").json(&measurement("m1", 0));
+    assert!(spelled.send(&service).await.must_be(201).is_replay());
+    let anew = post("/v1/%75sers/b/measurements").key("b").json(&measurement("m2", 0));
+    anew.send(&service).await.must_be(201);
     let other = sent("%2561%C3%A9").send(&service).await.must_be(201);
     assert_eq!(other.json()["user_id"], "%61é", "decoded once");
     assert_eq!(service.listed("a%C3%A9").await.len(), 1);

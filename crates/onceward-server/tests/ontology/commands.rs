@@ -37,6 +37,17 @@ async fn c02_a_command_becomes_an_event_that_is_read_as_it_was_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_may_be_spelled_otherwise() {
+    let service = Service::start("spelled");
+    let sent = create("bike", "e1", &json!({ "colour": "red" }));
+    post("/v1/%63ommands").json(&sent).send(&service).await.must_be(201);
+    let again = post("/v1/commands").json(&sent).send(&service).await;
+    again.must_be(200);
+    let read = get("/v1/%61ggregates/b%69ke/events").send(&service).await.must_be(200);
+    assert_eq!(read.json()["items"][0]["event_id"], "e1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c03_numbers_rise_by_one_and_pages_follow_each_other() {
     let service = Service::start("c03");
     service.tell(&create("a", "e1", &json!({}))).await.must_be(201);

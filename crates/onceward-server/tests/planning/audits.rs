@@ -188,6 +188,16 @@ async fn a27_logs_carry_a_truncated_hash_and_never_the_key_or_a_body() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a26_a_key_in_quotes_is_the_same_key() {
+    let service = Service::start("a26_quoted");
+    let make = post("/v1/projects").key("\"k-1\"");
+    make.json(&json!({ "name": "Bridge" })).send(&service).await.must_be(201);
+    let plain = entries(&service, "key", "k-1").await;
+    assert!(!plain.is_empty());
+    assert_eq!(entries(&service, "key", "%22k-1%22").await, plain);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_written_last_is_sealed_when_the_demo_ends() {
     let mut service = Service::start("last-seals");
     let make = || post("/v1/projects").key("k").json(&json!({ "name": "Bridge" }));

@@ -205,3 +205,17 @@ async fn b04_what_was_refused_is_refused_the_same_way_again() {
     unseen().send(&service).await.refuses(428, "planning.concurrency_etag_required");
     unseen().seen("\"3\"").send(&service).await.must_be(200);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a06_another_spelling_of_a_path_is_the_same_address() {
+    let service = Service::start("a06_spelled");
+    let make = |path: &str| post(path).key("k").json(&json!({ "name": "Bridge" }));
+    let first = make("/v1/%70rojects").send(&service).await.must_be(201);
+    let again = make("/v1/projects").send(&service).await;
+    assert!(again.is_replay() && again.body == first.body, "{again:?}");
+    let read = get(&format!("/v1/project%73/{}", first.id())).send(&service).await.must_be(200);
+    assert_eq!(read.json(), first.json());
+    // A slash that is part of a value stays one: there is no such project, and no such address.
+    get(&format!("/v1/projects/{}%2Fmissions", first.id())).send(&service).await.must_be(404);
+    get(&format!("/v1/projects%2F{}", first.id())).send(&service).await.must_be(404);
+}

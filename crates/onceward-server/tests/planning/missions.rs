@@ -131,6 +131,32 @@ async fn a_project_with_missions_is_not_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b07_what_only_commands_change_is_not_given_when_it_is_made() {
+    let service = Service::start("b07_given");
+    let mission = service.mission().await.id();
+    let project = service.project().await.id();
+    let ada = service.collaborator().await;
+    let times = json!({
+        "collaborator_id": ada, "starts_at": hour(8), "ends_at": hour(9), "mission_id": "other",
+    });
+    for (path, body, pointer) in [
+        ("/v1/projects".into(), json!({ "name": "Bridge", "archived": true }), "/archived"),
+        (
+            format!("/v1/projects/{project}/missions"),
+            json!({ "title": "Ferry", "state": "locked" }),
+            "/state",
+        ),
+        (format!("/v1/missions/{mission}/assignments"), times, "/mission_id"),
+    ] {
+        let refused = post(&path).json(&body).send(&service).await;
+        refused.refuses(422, "planning.validation_failed");
+        assert_eq!(refused.json()["errors"][0]["pointer"], pointer);
+    }
+    let open = json!({ "name": "Bridge", "archived": false });
+    post("/v1/projects").json(&open).send(&service).await.must_be(201);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn projects_are_archived_and_unarchived() {
     let service = Service::start("archived");
     let project = service.project().await;

@@ -21,13 +21,58 @@ fn what_is_not_there_is_said_and_the_tokens_stay_on_loopback() {
         (&["demo", "everything"][..], "possible values"),
         (&["demo", "planning", "--listen", "0.0.0.0:0"], "loopback"),
         (&["demo", "planning", "--admin", "0.0.0.0:0"], "loopback"),
+        (&["demo", "planning", "--cache", "redis://127.0.0.1:1"], "leave out --cache"),
+        (&["demo", "planning", "--server", "http://127.0.0.1:1"], "leave out --server"),
+        (&["demo", "planning", "--token", "t"], "ONCEWARD_TOKEN in the environment"),
     ] {
         let output = command(&folder, arguments).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.contains(told), "{arguments:?}: {said}");
     }
+    let switched = |word: &str| {
+        let mut demo = command(&folder, &["demo", "planning", "--listen", "0.0.0.0:0"]);
+        demo.env("ONCEWARD_NO_TRAFFIC", word);
+        let output = demo.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{word}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for word in ["maybe", "2", " true", "tru"] {
+        let said = switched(word);
+        assert!(said.contains("true or false") && said.contains("--no-traffic"), "{word}: {said}");
+    }
+    for word in ["true", "YES", "on", "1", "false", "No", "off", "0", ""] {
+        let said = switched(word);
+        assert!(said.contains("loopback"), "{word} is understood: {said}");
+    }
     assert!(!folder.join("onceward.db").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_audit_is_sealed_under_the_secret_of_the_configuration() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder("secret");
+    let secret = folder.join("onceward.secret");
+    std::fs::write(&secret, "a".repeat(64)).unwrap();
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let file = "[identity]\nsecret_file = \"onceward.secret\"\n";
+    std::fs::write(folder.join("onceward.toml"), file).unwrap();
+    let arguments = ["demo", "planning", "--no-traffic"];
+    let mut service = Service::spawn(folder.clone(), &arguments, "sqlite:sealed.db");
+    service.project().await;
+    assert_eq!(service.terminated(), Some(0));
+    let verified = |folder: &std::path::Path| {
+        let asked = ["audit", "verify", "--json", "--store", "sqlite:sealed.db"];
+        let output = command(folder, &asked).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, said) = verified(&folder);
+    assert_eq!(code, Some(0), "{said}");
+    let sealed = serde_json::from_str::<Value>(&said).unwrap()["sealed"].as_u64();
+    assert!(sealed.is_some_and(|sealed| sealed > 0), "{said}");
+    // Under another secret they are nobody's seals.
+    std::fs::remove_file(folder.join("onceward.toml")).unwrap();
+    assert_eq!(verified(&folder).0, Some(1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -76,6 +76,23 @@ async fn a02_a_write_is_seen_at_once_and_what_is_derived_may_lag() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a02_search_finds_the_collaborators_of_the_configuration() {
+    let service = Service::start("search_configured");
+    let found = async |service: &Service| {
+        let items = get("/v1/search?q=actor").send(service).await.items();
+        items.iter().map(|item| item["id"].as_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    let all = ["actor-a", "actor-a2", "actor-admin"];
+    assert_eq!(found(&service).await, all);
+    // A new name replaces the first one, and a start does not bring that back.
+    let renamed = patch("/v1/collaborators/actor-a2").by("demo-admin").seen("\"1\"");
+    renamed.json(&json!({ "name": "Grace" })).send(&service).await.must_be(200);
+    eventually("the new name", async || found(&service).await == ["actor-a", "actor-admin"]).await;
+    let service = service.killed_and_started();
+    assert_eq!(found(&service).await, ["actor-a", "actor-admin"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a02_search_finds_words_by_their_beginnings_as_they_are_now() {
     let service = Service::start("search");
     let titled = async |title: &str| {

@@ -70,6 +70,46 @@ async fn b06_who_is_no_admin_any_more_is_not_shown_the_admin_that_they_made() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b06_another_spelling_of_the_path_leads_around_no_role() {
+    let service = Service::start("b06_spelled");
+    let admin = json!({ "name": "Eve", "role": "admin" });
+    let made = |path: &str| post(path).by("demo-admin").key("k").json(&admin);
+    let note = json!({ "note": "x" });
+    let noted = |path: &str| patch(path).by("demo-admin").key("n").seen("\"1\"").json(&note);
+    let first = made("/v1/collaborators").send(&service).await.must_be(201);
+    noted("/v1/collaborators/actor-a2").send(&service).await.must_be(200);
+    let collaborators = ["/v1/collaborators", "/v1/%63ollaborators", "/v%31/collaborator%73"];
+    let people = [
+        "/v1/collaborators/actor-a2",
+        "/v1/%63ollaborators/actor-a2",
+        "/v1/collaborators/%61ctor%2Da2",
+    ];
+    // For who may do it all of them are one request.
+    for path in collaborators {
+        let again = made(path).send(&service).await;
+        assert!(again.is_replay() && again.body == first.body, "{path}: {again:?}");
+    }
+    for path in people {
+        assert!(noted(path).send(&service).await.must_be(200).is_replay(), "{path}");
+    }
+    let fallen = patch("/v1/collaborators/actor-admin").by("demo-admin").seen("\"1\"");
+    fallen.json(&json!({ "role": "editor" })).send(&service).await.must_be(200);
+    for path in collaborators {
+        let refused = made(path).send(&service).await;
+        refused.refuses(403, "auth.forbidden");
+        assert!(!refused.is_replay() && refused.etag().is_empty(), "{path}: {refused:?}");
+        post(path).json(&admin).send(&service).await.refuses(403, "auth.forbidden");
+    }
+    for path in people {
+        let refused = noted(path).send(&service).await;
+        refused.refuses(403, "auth.forbidden");
+        assert!(!refused.is_replay(), "{path}: {refused:?}");
+        let promoted = patch(path).seen("\"2\"").json(&json!({ "role": "admin" }));
+        promoted.send(&service).await.refuses(403, "auth.forbidden");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b06_a_first_execution_still_meets_validation_and_conflicts() {
     let service = Service::start("b06_rules");
     post("/v1/projects")
@@ -90,9 +130,15 @@ async fn unknown_tokens_are_401_and_admins_alone_give_roles_and_read_the_audit()
             Some(token) => call.by(token),
             None => call.anonymous(),
         };
-        for asked in
-            [get("/v1/projects"), post("/v1/projects").json(&body), post("/v1/projects").keyless()]
-        {
+        for asked in [
+            get("/v1/projects"),
+            post("/v1/projects").json(&body),
+            post("/v1/projects").keyless(),
+            get("/v1/nowhere"),
+            post("/v1/nowhere").json(&body),
+            call("PUT", "/v1/projects").json(&body),
+            call("DELETE", "/v1/search"),
+        ] {
             let refused = with(asked).send(&service).await;
             refused.refuses(401, "auth.required");
             assert_eq!(refused.header("www-authenticate"), "Bearer");

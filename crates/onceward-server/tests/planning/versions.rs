@@ -4,7 +4,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::world::{ORGANISATION_A, Service, call, eventually, get, patch, post};
+use super::world::{ORGANISATION_A, Service, call, eventually, get, hour, patch, post};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b01_reads_have_a_strong_etag_and_bodies_their_revision() {
@@ -71,6 +71,60 @@ async fn b02_writes_say_what_they_have_seen() {
         stale.refuses(412, "planning.concurrency_mismatch");
         assert_eq!(stale.json()["current_revision"], "1", "{method} {path}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b02_what_is_made_matches_no_version() {
+    let service = Service::start("b02_made");
+    let mission = service.mission().await;
+    let project = mission.json()["project_id"].as_str().unwrap().to_string();
+    let who = service.collaborator().await;
+    let assignment = json!({ "collaborator_id": who, "starts_at": hour(8), "ends_at": hour(9) });
+    for (path, body) in [
+        ("/v1/projects".into(), json!({ "name": "Harbour" })),
+        (format!("/v1/projects/{project}/missions"), json!({ "title": "Ferry" })),
+        (format!("/v1/missions/{}/assignments", mission.id()), assignment),
+        ("/v1/collaborators".into(), json!({ "name": "Ada" })),
+    ] {
+        let listed = get(&path).send(&service).await.items().len();
+        let seen = || post(&path).key("k").seen("\"7\"").json(&body);
+        let refused = seen().send(&service).await;
+        refused.refuses(412, "planning.concurrency_mismatch");
+        assert_eq!(refused.json().get("current_revision"), Some(&json!(null)), "nothing is there");
+        // B04: a retry hears the same.
+        let again = seen().send(&service).await;
+        assert!(again.is_replay() && again.body == refused.body, "{again:?}");
+        let query = post(&format!("{path}?if_match=7")).json(&body).send(&service).await;
+        query.refuses(412, "planning.concurrency_mismatch");
+        post(&path).seen("*").json(&body).send(&service).await.must_be(400);
+        assert_eq!(get(&path).send(&service).await.items().len(), listed, "{path}");
+        let made = post(&path).header("if-none-match", "*").json(&body).send(&service).await;
+        made.must_be(201);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_patch_keeps_its_nulls() {
+    let service = Service::start("nulls");
+    let body = json!({
+        "title": "Ferry", "starts_at": null, "state": null, "note": null,
+        "meta": { "a": null, "b": [null, { "c": null }] },
+    });
+    let project = service.project().await.id();
+    let made = post(&format!("/v1/projects/{project}/missions")).json(&body).send(&service).await;
+    let made = made.must_be(201);
+    let path = format!("/v1/missions/{}", made.id());
+    let replaced = call("PUT", &path).seen("\"1\"").json(&body).send(&service).await;
+    for kept in [made, replaced.must_be(200), get(&path).send(&service).await] {
+        let kept = kept.json();
+        assert_eq!((&kept["meta"], kept.get("note")), (&body["meta"], Some(&json!(null))));
+        // Of what the service knows, a null says the same as nothing.
+        assert_eq!((kept.get("starts_at"), &kept["state"]), (None, &json!("draft")));
+    }
+    // A merge patch takes away what it names, and leaves the other nulls alone.
+    let patched = patch(&path).seen("\"2\"").json(&json!({ "note": null, "meta": { "b": 1 } }));
+    let patched = patched.send(&service).await.must_be(200).json();
+    assert_eq!((&patched["meta"], patched.get("note")), (&json!({ "a": null, "b": 1 }), None));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,8 @@
 //! Permission: a hook that is asked before a claim and before a replay (B06).
 //!
-//! Whoever answers sees method, path and headers, never the body. A refusal is a whole response; it
-//! is passed on and nothing is stored. Without a hook a replay is as safe as the credential that
+//! Whoever answers sees method, path and headers, never the body; the path in the one spelling that
+//! the key is made of, so that none leads around a rule about paths. A refusal is a whole response;
+//! it is passed on and nothing is stored. Without a hook a replay is as safe as the credential that
 //! identified the caller.
 
 use std::fmt;

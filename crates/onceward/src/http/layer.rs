@@ -41,8 +41,19 @@ use super::route::Place;
 use super::run::{EarlyAnswer, Run, ServiceError};
 use super::served::Served;
 use super::shadow::shadow;
+use super::spelling::spell_path;
 
 /// Protects services with a [`Door`].
+///
+/// A protected request reaches the service under the one spelling of its path that its key is made
+/// of ([`super::one_spelling`]); as it was sent, it is an extension ([`super::AsSent`]). A router
+/// only goes by it when it routes behind the layer: axum's `Router::layer` wraps what is left to do
+/// after routing, so that `POST /%70ayments` is a retry of `POST /payments` to the layer, and a 404
+/// to the router before it. Put the layer around the router and all into a router of its own:
+///
+/// ```ignore
+/// Router::new().fallback_service(OncewardLayer::new(door).layer(router))
+/// ```
 #[derive(Debug, Clone)]
 pub struct OncewardLayer(Arc<Door>);
 
@@ -124,6 +135,11 @@ where
     let Some((policy, place)) = found.map(|(policy, place)| (policy.clone(), place)) else {
         return pass(inner, Request::from_parts(head, body), &request_id).await;
     };
+    if policy.mode == Mode::Enforce
+        && let Some(as_sent) = spell_path(&mut head.uri)
+    {
+        head.extensions.insert(as_sent);
+    }
     let mut served = Served::at(&place.endpoint);
     let mut key = None;
     let result = match policy.mode {

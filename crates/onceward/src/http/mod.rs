@@ -4,6 +4,9 @@
 //! around an axum router or any other service. GET and HEAD are never touched (A04). What a key is
 //! unique in: tenant, caller, method, endpoint template, path values, key.
 //!
+//! A path has one spelling ([`one_spelling`]): permission is asked for it, and the service gets it.
+//! A router has to stand behind the layer for that; see [`OncewardLayer`].
+//!
 //! A handler whose whole effect is in our store takes [`Writes`] and hands them back with its
 //! answer: under [`Commits::One`] key, effects and response are one commit. [`Preconditions`] and
 //! [`Versioned`] speak ETags.
@@ -60,5 +63,5 @@ pub use route::{Place, Route, Routes};
 pub use run::{Attempt, EarlyAnswer, ServiceError};
 pub use served::Served;
 pub use shadow::{ShadowReport, ShadowRoute};
-pub use spelling::one_spelling;
+pub use spelling::{AsSent, one_spelling, spell_path};
 pub use writes::{Seen, Versioned, Writes};

@@ -3,9 +3,20 @@
 //! `%61` is `a` and `%c3` is `%C3` to everyone who reads addresses by the book, and a proxy is free
 //! to send a retry on spelled otherwise. Characters that the book reserves are not the same with
 //! and without encoding: `a%2Fb` is one value and `a/b` are two, `%40` and `@` may be told apart.
-//! Whoever is asked behind us still sees the path as it was sent.
+//!
+//! Whoever judges or answers a protected request sees the path that its key was made of: or else a
+//! spelling that nobody else compares would lead around a check, or to an answer that is not the
+//! key's. Who forwards it still finds it [`AsSent`].
 
 use std::borrow::Cow;
+
+use http::Uri;
+use http::uri::PathAndQuery;
+
+/// The address of a request as the client sent it: among the extensions of a protected request
+/// whose path was spelled otherwise. For services that forward it byte for byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AsSent(pub Uri);
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
@@ -30,6 +41,24 @@ pub fn one_spelling(path: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(out)
+}
+
+/// Gives an address's path its one spelling, and keeps the query. What it was is given back, if
+/// that was another.
+pub fn spell_path(uri: &mut Uri) -> Option<AsSent> {
+    let Cow::Owned(path) = one_spelling(uri.path()) else { return None };
+    if path == uri.path() {
+        return None;
+    }
+    let path_and_query = match uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path,
+    };
+    let mut parts = uri.clone().into_parts();
+    // Encodings are undone only where an address may have the character itself: it stays one.
+    parts.path_and_query = Some(path_and_query.parse::<PathAndQuery>().ok()?);
+    let spelled = Uri::from_parts(parts).ok()?;
+    Some(AsSent(std::mem::replace(uri, spelled)))
 }
 
 /// Whether a byte stands for itself, encoded or not (RFC 3986, section 2.3).
@@ -75,6 +104,25 @@ mod tests {
         ] {
             assert_eq!(one_spelling(path), expected, "{path}");
             assert_eq!(one_spelling(expected), expected, "once is enough: {path}");
+        }
+    }
+
+    #[test]
+    fn an_address_keeps_all_but_the_spelling_of_its_path() {
+        for (sent, expected) in [
+            ("/v1/%63ats/a%2fb?%63=%2f", "/v1/cats/a%2Fb?%63=%2f"),
+            ("http://a.example:80/%7Ebob?x", "http://a.example:80/~bob?x"),
+            ("/%é", "/%%C3%A9"),
+        ] {
+            let mut uri: Uri = sent.parse().unwrap();
+            assert_eq!(spell_path(&mut uri).unwrap().0, sent);
+            assert_eq!(uri, expected);
+            assert_eq!(spell_path(&mut uri), None, "once is enough: {sent}");
+        }
+        for plain in ["/v1/cats?%63", "/a%2Fb", "http://a.example/", "*", "/%zz"] {
+            let mut uri: Uri = plain.parse().unwrap();
+            assert_eq!(spell_path(&mut uri), None, "{plain}");
+            assert_eq!(uri, plain);
         }
     }
 }

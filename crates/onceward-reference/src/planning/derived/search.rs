@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 
 use axum::extract::{FromRequestParts, Query, State};
 use http::request::Parts;
+use onceward::core::key::Subject;
+use onceward::engine::{Engine, EngineError};
 use onceward::http::Preconditions;
 use onceward::worker::{Context, Done, JobError};
 use serde::{Deserialize, Serialize};
@@ -16,6 +18,7 @@ use crate::planning::Planning;
 use crate::planning::jobs::{Index, told};
 use crate::planning::problem::{Answer, Problem};
 use crate::planning::reads::{Page, Reader, page};
+use crate::planning::resource::Resource;
 
 const WORDS: &str = "planning.word";
 const INDEXED: &str = "planning.indexed";
@@ -35,6 +38,15 @@ struct Hit {
 }
 
 impl Hit {
+    fn new(resource: &str, version: u64, text: &str, words: &BTreeSet<String>) -> Self {
+        let words = words.iter().cloned().collect();
+        Self { resource: resource.into(), version, text: text.into(), words }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        json!(self).to_string().into_bytes()
+    }
+
     /// Whether it is to be shown for these beginnings, when it was found by `word`: once, although
     /// several of its words may fit.
     fn answers(&self, word: &str, wanted: &BTreeSet<String>) -> bool {
@@ -56,6 +68,30 @@ struct Indexed {
     words: BTreeSet<String>,
 }
 
+/// Files a resource that no job ever filed: what the configuration makes is no write of anybody, so
+/// none follows it. What is there already stays, be it from a start that did not come to its end.
+pub(in crate::planning) async fn file(
+    engine: &Engine,
+    organisation: &str,
+    resource: &Resource,
+    text: &str,
+) -> Result<(), EngineError> {
+    let (named, version) = (resource.subject(), resource.version);
+    let indexed = Subject::new(organisation, INDEXED, &named)?;
+    if engine.get(&indexed).await?.is_some() {
+        return Ok(());
+    }
+    let words = words(text, WORDS_MAX);
+    let hit = Hit::new(&named, version, text, &words).bytes();
+    for word in &words {
+        let subject = Subject::new(organisation, WORDS, &format!("{word}/{named}"))?;
+        engine.put(&subject, 0, Some(hit.clone().into())).await?;
+    }
+    let now = json!(Indexed { version, words }).to_string().into_bytes();
+    engine.put(&indexed, 0, Some(now.into())).await?;
+    Ok(())
+}
+
 /// Files a resource under the words of its name, in one commit with the end of its job.
 pub(in crate::planning) async fn index(job: Context) -> Result<Done, JobError> {
     let index: Index = told(&job)?;
@@ -71,13 +107,8 @@ pub(in crate::planning) async fn index(job: Context) -> Result<Done, JobError> {
         let left = job.read(WORDS, &format!("{word}/{}", index.resource)).await?;
         done.delete(&left)?;
     }
-    let hit = Hit {
-        resource: index.resource.clone(),
-        version: index.version,
-        text: index.text.unwrap_or_default(),
-        words: words.iter().cloned().collect(),
-    };
-    let hit = json!(hit).to_string().into_bytes();
+    let text = index.text.as_deref().unwrap_or_default();
+    let hit = Hit::new(&index.resource, index.version, text, &words).bytes();
     for word in &words {
         let filed = job.read(WORDS, &format!("{word}/{}", index.resource)).await?;
         done.put(&filed, hit.clone())?;

@@ -33,6 +33,10 @@ impl Speak for Planning {
         if let Some(alias) = alias {
             body.insert("alias".into(), json!(alias));
         }
+        if refusal.code == Code::PreconditionFailed {
+            // Where nothing is, that is said: the member is always there.
+            body.entry("current_revision").or_insert(Value::Null);
+        }
         respond(status, "application/problem+json", refusal, &Value::Object(body))
     }
 

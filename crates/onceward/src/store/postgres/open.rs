@@ -70,7 +70,8 @@ impl Target {
         };
         let port = self.config.get_ports().first().copied().unwrap_or(5432);
         let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or_default();
-        format!("postgres://{host}:{port}/{database}")
+        let user = self.config.get_user().map(|user| in_url(user) + "@").unwrap_or_default();
+        format!("postgres://{user}{host}:{port}/{database}", database = in_url(database))
     }
 
     /// Opens a bare connection, driven by a task of its own until its client is dropped.
@@ -98,6 +99,16 @@ impl Target {
         });
         if needs_a_hand { StoreError::Open(text) } else { StoreError::NotApplied(text) }
     }
+}
+
+/// A text as a part of a URL.
+fn in_url(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let spelled = |byte| match byte {
+        byte if plain(byte) => char::from(byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    text.bytes().map(spelled).collect()
 }
 
 /// What a session is for.
@@ -278,7 +289,11 @@ impl Pool {
                 Ok(session)
             }
             Err(error) => {
-                let why = error.to_string();
+                let why = match error {
+                    // It is said once, by the error that this becomes.
+                    StoreError::NotApplied(why) => why,
+                    error => error.to_string(),
+                };
                 let mut backoff = locked(&self.backoff);
                 let wait = backoff.as_ref().map_or(BACKOFF_FIRST, |last| last.wait * 2);
                 let wait = wait.min(BACKOFF_MAX);
