@@ -29,7 +29,7 @@ use super::measurement::{FieldError, Submitted};
 use super::rules::{Judged, Rules};
 use super::settle::Context;
 use super::submit::insists;
-use super::{BATCH_BYTES_MAX, Happened, Measurements, Settings, may_submit};
+use super::{BATCH_BYTES_MAX, Happened, Measurements, Settings};
 use crate::instant;
 
 /// Measurements of one batch at most.
@@ -89,17 +89,9 @@ struct Plan {
 /// The handler.
 pub(super) async fn submit(State(service): State<Measurements>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    // Without a key the layer lets requests pass unseen.
-    let caller = match head.extensions.get::<Caller>() {
-        Some(caller) => caller.clone(),
-        None => {
-            let admitted = service.admit(&head);
-            match admitted.and_then(|caller| may_submit(&service.0.roles, &caller).map(|()| caller))
-            {
-                Ok(caller) => caller,
-                Err(refusal) => return answer::refused(&refusal),
-            }
-        }
+    let caller = match service.submitter(&head) {
+        Ok(caller) => caller,
+        Err(refusal) => return answer::refused(&refusal),
     };
     let Ok(body) = to_bytes(body, BATCH_BYTES_MAX).await else {
         return answer::too_large(BATCH_BYTES_MAX);

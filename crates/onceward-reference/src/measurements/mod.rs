@@ -213,14 +213,29 @@ impl Measurements {
         }
     }
 
-    /// A caller that the layer has not looked at: who it is, how often it asks, in which role.
+    /// Who reads: the layer has not looked at that, nor at how often.
     fn admit(&self, head: &Parts) -> Result<Caller, Refusal> {
-        let caller = self.identify(head).ok_or_else(|| {
-            let detail = "send Authorization: Bearer with a token that is known here";
-            Refusal::new(Code::AuthRequired, detail)
-        })?;
+        let caller = self.known(head)?;
         self.door().allows(&caller)?;
         Ok(caller)
+    }
+
+    /// Who submits. Without a key the layer has not asked who that is and in which role; it has
+    /// taken the request off the caller's allowance, which is not done twice.
+    fn submitter(&self, head: &Parts) -> Result<Caller, Refusal> {
+        if let Some(caller) = head.extensions.get::<Caller>() {
+            return Ok(caller.clone());
+        }
+        let caller = self.known(head)?;
+        may_submit(&self.0.roles, &caller)?;
+        Ok(caller)
+    }
+
+    fn known(&self, head: &Parts) -> Result<Caller, Refusal> {
+        self.identify(head).ok_or_else(|| {
+            let detail = "send Authorization: Bearer with a token that is known here";
+            Refusal::new(Code::AuthRequired, detail)
+        })
     }
 
     fn observe(&self, happened: &Happened) {
