@@ -32,7 +32,7 @@ use crate::commands::{by_hand, keys};
 use crate::failure::Failure;
 use crate::output::{Out, hex, plain_line};
 use crate::report;
-use crate::times::Moment;
+use crate::times::{Moment, rfc3339};
 
 /// What people see of a record in a list.
 const RECORD_COLUMNS: [(&str, &str); 8] = [
@@ -243,7 +243,7 @@ pub(crate) async fn run(
                 return out.print_json(&report);
             }
             out.print(&format!(
-                "Swept through {}: {} outcomes dropped, {} keys forgotten, {} abandoned, held.\n",
+                "Swept through {}: {} outcomes dropped, {} keys forgotten, {} abandoned and held.\n",
                 remote.server, report["expired"], report["forgotten"], report["unknown"]
             ))
         }
@@ -313,7 +313,7 @@ async fn audit_page(
 /// A moment as a parameter.
 fn asked_for(moment: Moment) -> String {
     match moment {
-        Moment::At(at) => at.0.to_string(),
+        Moment::At(at) => rfc3339(at),
         Moment::Ago(ms) => format!("{}s", ms / 1_000),
     }
 }
