@@ -30,6 +30,7 @@ mod settle;
 mod submit;
 mod weight;
 
+pub use answer::REFUSALS;
 pub use attempt::Action;
 pub use backfill::{BackfillReport, Line, backfill};
 pub use batch::BATCH_ITEMS_MAX;
