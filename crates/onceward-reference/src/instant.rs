@@ -6,12 +6,20 @@
 //! second of 9999: that such a time lies too far ahead is for the rules to say.
 
 use jiff::SignedDuration;
-use jiff::civil::{DateTime, date};
+use jiff::civil::{DateTime, Time, date};
+use onceward::core::stamp::At;
 
 /// From here on milliseconds are counted.
 const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
 /// Digits of a fraction that are read; further ones are cut off like all below a millisecond.
 const FRACTION_DIGITS: usize = 9;
+/// The first millisecond that is asked for by its number, in 1973: a smaller one is a year, a day
+/// without hyphens or a count of seconds, and would be an instant that nobody meant.
+const MS_ASKED_MIN: u64 = 100_000_000_000;
+/// Where the seconds of a timestamp stand.
+const SECOND: std::ops::Range<usize> = 17..19;
+/// Bytes of a day as `2025-09-15`.
+const DAY_BYTES: usize = 10;
 
 /// Reads a timestamp.
 ///
@@ -27,13 +35,41 @@ pub(super) fn parse(text: &str) -> Result<u64, &'static str> {
     u64::try_from(since.as_millis()).map_err(|_| SHAPE)
 }
 
+/// Reads an instant of a query: a timestamp, a day in UTC, or milliseconds since 1970.
+///
+/// # Errors
+/// What it must be.
+pub(super) fn asked(text: &str) -> Result<At, &'static str> {
+    const SHAPE: &str = "must be an instant (2025-09-15T10:00:00Z), a day in UTC (2025-09-15) or \
+                         milliseconds since 1970 (0, or 12 digits and more)";
+    let at_ms = match text.parse::<u64>() {
+        Ok(ms) => (ms == 0 || ms >= MS_ASKED_MIN).then_some(ms).ok_or(SHAPE)?,
+        Err(_) if text.len() == DAY_BYTES => {
+            parse(&format!("{text}T00:00:00Z")).map_err(|_| SHAPE)?
+        }
+        Err(_) => parse(text).map_err(|_| SHAPE)?,
+    };
+    Ok(At(at_ms))
+}
+
 /// The time since 1970 that a timestamp tells, as exact as it is spelled; none when it is not as
 /// the RFC has them.
 pub(crate) fn since_1970(text: &str) -> Option<SignedDuration> {
     let (local, ahead) = parts(text)?;
     // Lower case is allowed by the RFC and meant the same; so is a space.
+    let is_leap = &local[SECOND] == "60";
     let local = local.to_ascii_uppercase().parse::<DateTime>().ok()?;
-    Some(local.duration_since(EPOCH) - ahead)
+    let since = local.duration_since(EPOCH) - ahead;
+    (!is_leap || ends_month(since)).then_some(since)
+}
+
+/// Whether the second that this lies in is the last of a month in UTC: the only ones that a leap
+/// second, which is read as the second before it, may follow (RFC 3339, section 5.7). Which months
+/// have one is not known here.
+fn ends_month(since: SignedDuration) -> bool {
+    let next = SignedDuration::from_secs(since.as_secs() + 1);
+    let next = EPOCH.checked_add(next);
+    next.is_ok_and(|next| next.day() == 1 && next.time() == Time::midnight())
 }
 
 /// An instant as it is shown: UTC.
@@ -106,6 +142,8 @@ mod tests {
             ("2025-09-15T10:00:00-00:00", "2025-09-15T10:00:00Z"),
             ("2025-09-15 10:00:00z", "2025-09-15T10:00:00Z"),
             ("2016-12-31T23:59:60Z", "2016-12-31T23:59:59Z"),
+            ("2017-01-01T08:59:60.5+09:00", "2016-12-31T23:59:59.5Z"),
+            ("2015-06-30T16:59:60-07:00", "2015-06-30T23:59:59Z"),
         ] {
             assert_eq!(parse(text).map(shown).as_deref(), Ok(expected), "{text}");
         }
@@ -133,8 +171,32 @@ mod tests {
             "2025-02-29T10:00:00Z",
             "2025-09-15T24:00:00Z",
             "é025-09-15T10:00:00Z",
+            // No leap second comes at these times.
+            "2025-09-15T23:59:60Z",
+            "2016-12-31T23:58:60Z",
+            "2016-12-31T23:59:60+01:00",
+            "9999-12-31T23:59:60-23:59",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_instant_of_a_query_may_be_a_day_or_milliseconds() {
+        for (text, expected) in [
+            ("1970-01-01T00:00:01Z", 1_000),
+            ("1970-01-01T01:00:00+01:00", 0),
+            ("9999-12-31T23:59:59Z", 253_402_300_799_000),
+            ("2026-11-15", 1_794_700_800_000),
+            ("1794700800007", 1_794_700_800_007),
+            ("0", 0),
+        ] {
+            assert_eq!(asked(text), Ok(At(expected)), "{text}");
+        }
+        let bad =
+            ["2027", "20270101", "1794700800", "99999999999", "-1", "", "yesterday", "2026-11"];
+        for bad in bad.into_iter().chain(["2026-13-01", "1969-12-31T00:00:00Z", "15-11-2026"]) {
+            assert!(asked(bad).is_err(), "{bad}");
         }
     }
 }

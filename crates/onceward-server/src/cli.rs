@@ -98,11 +98,15 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// The URL of the store: the flag's, the file's, or the default.
+    /// The URL of the store: the flag's, the file's, or the default. A file that was named is read
+    /// whatever the flag says: one that is not there, or wrong, is no help to anybody.
     pub(crate) fn store_url(&self) -> Result<String, Failure> {
         match &self.store {
-            Some(url) => Ok(url.clone()),
-            None => Ok(Config::load(self.config.as_deref(), &Flags::default())?.store.url),
+            Some(url) if self.config.is_none() => Ok(url.clone()),
+            store => {
+                let flags = Flags { store: store.clone(), ..Flags::default() };
+                Ok(Config::load(self.config.as_deref(), &flags)?.store.url)
+            }
         }
     }
 

@@ -34,7 +34,7 @@ use crate::commands::{by_hand, keys};
 use crate::failure::Failure;
 use crate::output::{Out, hex, plain_line};
 use crate::report;
-use crate::times::Moment;
+use crate::times::{Moment, rfc3339};
 
 /// What people see of a record in a list.
 const RECORD_COLUMNS: [(&str, &str); 8] = [
@@ -245,7 +245,7 @@ pub(crate) async fn run(
                 return out.print_json(&report);
             }
             out.print(&format!(
-                "Swept through {}: {} outcomes dropped, {} keys forgotten, {} abandoned, held.\n",
+                "Swept through {}: {} outcomes dropped, {} keys forgotten, {} abandoned and held.\n",
                 remote.server, report["expired"], report["forgotten"], report["unknown"]
             ))
         }
@@ -321,10 +321,15 @@ async fn audit_page(
     remote.call(Method::GET, &format!("/v1/audit?{query}"), None, None).await
 }
 
+/// The end of the year 9998.
+const LAST_WRITTEN_MS: u64 = 253_370_764_800_000;
+
 /// A moment as a parameter.
 fn asked_for(moment: Moment) -> String {
     match moment {
-        Moment::At(at) => at.0.to_string(),
+        // The last hours of the year 9999 have a number alone.
+        Moment::At(at) if at.0 > LAST_WRITTEN_MS => at.0.to_string(),
+        Moment::At(at) => rfc3339(at),
         Moment::Ago(ms) => format!("{}s", ms / 1_000),
     }
 }

@@ -599,6 +599,26 @@ async fn d06_the_measurements_dialect_echoes_its_key_and_warns_without_one(on: O
     assert_eq!((both.status, both.json()["error"].as_str()), (400, Some("InvalidIdempotencyKey")));
 }
 
+async fn d06_a_body_over_the_cap_names_its_key_and_warns_of_nothing(on: On) {
+    let dialect = Dialect::Measurements;
+    let place = place(on, Policy { dialect, max_request_bytes: 16, ..Policy::unwritten() }).await;
+    let body = "x".repeat(17);
+    let mut keyed = request("POST", "/payments", None, &body);
+    keyed.headers_mut().insert("x-idempotency-key", "m1".parse().unwrap());
+    let keyed = place.send(keyed).await;
+    assert_eq!((keyed.status, keyed.header("x-idempotency-key")), (413, Some("m1")));
+    // What a service refuses unread did not run, whoever says so.
+    for status in ["401", "403", "413"] {
+        let refused = place.post(&format!("/status/{status}"), None, "{}").await;
+        assert_eq!(
+            (refused.status.to_string().as_str(), refused.header("warning")),
+            (status, None)
+        );
+    }
+    let ran = place.post("/status/422", None, "{}").await;
+    assert!(ran.header("warning").unwrap().starts_with("299"));
+}
+
 async fn e04_the_business_dialect_explains_a_conflict_and_marks_an_expired_key(on: On) {
     let policy = Policy {
         dialect: Dialect::Business,
@@ -704,6 +724,7 @@ on_every_store! {
     b02_a_route_may_require_a_precondition,
     the_planning_dialect_says_mismatch_as_409_with_its_alias,
     d06_the_measurements_dialect_echoes_its_key_and_warns_without_one,
+    d06_a_body_over_the_cap_names_its_key_and_warns_of_nothing,
     e04_the_business_dialect_explains_a_conflict_and_marks_an_expired_key,
     a_lease_is_renewed_while_the_handler_works,
 }

@@ -11,6 +11,7 @@
 //! | `command`, `resource`, `fields`, `id` | what they share: check, save, answer |
 //! | `expiry` | what follows a hold: it ends |
 //! | `reads`, `problem` | what is read; how refusals are said |
+//! | `front` | what every request passes |
 
 mod bookings;
 mod command;
@@ -18,6 +19,7 @@ mod customers;
 mod estimates;
 mod expiry;
 mod fields;
+mod front;
 mod id;
 mod jobs;
 mod payments;
@@ -31,6 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::middleware::from_fn;
 use axum::routing::{get, post, put};
 use http::request::Parts;
 use jiff::Timestamp;
@@ -181,7 +184,8 @@ impl Business {
             .fallback(problem::no_such_path)
             .method_not_allowed_fallback(problem::no_such_method)
             .with_state(self.clone())
-            .layer(OncewardLayer::shared(self.0.door.clone()));
+            .layer(OncewardLayer::shared(self.0.door.clone()))
+            .layer(from_fn(front::enter));
         spelled(service)
     }
 

@@ -31,6 +31,21 @@ pub(super) const KEY_REUSED: &str = "IdempotencyKeyReused";
 pub(super) const KEY_INVALID: &str = "InvalidIdempotencyKey";
 pub(super) const IN_PROGRESS: &str = "RequestInProgress";
 
+/// Every name that an attempt is refused by: those above, and the library's own words.
+pub const REFUSALS: [&str; 11] = [
+    DUPLICATE,
+    OUT_OF_ORDER,
+    FUTURE,
+    INVALID,
+    OVERRIDE,
+    KEY_REUSED,
+    KEY_INVALID,
+    IN_PROGRESS,
+    Code::BodyTooLarge.meaning().code,
+    Code::ResponseNotStored.meaning().code,
+    Code::OutcomeUnknown.meaning().code,
+];
+
 /// Why a measurement is refused: its name, and a sentence.
 pub(super) fn why(judged: &Judged) -> Option<(&'static str, &'static str)> {
     match judged {

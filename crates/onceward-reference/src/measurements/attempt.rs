@@ -33,6 +33,17 @@ pub enum Action {
 }
 
 impl Action {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Accepted,
+        Self::Duplicate,
+        Self::Rejected,
+        Self::Overridden,
+        Self::Unchecked,
+        Self::Skipped,
+        Self::Backfilled,
+    ];
+
     /// The word.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -10,7 +10,6 @@ use futures_util::stream;
 use http::StatusCode;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use onceward::core::audit::about_user;
-use onceward::core::stamp::At;
 use onceward::core::text::escape;
 use onceward::engine::{Engine, EngineError};
 use onceward::store::{AuditFilter, Cursor, Items, List};
@@ -56,10 +55,7 @@ impl Asked {
 
     fn filter(&self, tenant: &str, user_id: &str) -> Result<AuditFilter, String> {
         let moment = |name: &str, text: &Option<String>| {
-            let at = text.as_deref().map(|text| {
-                // Milliseconds since 1970 are instants too.
-                text.parse::<u64>().or_else(|_| instant::parse(text)).map(At)
-            });
+            let at = text.as_deref().map(instant::asked);
             at.transpose().map_err(|why| format!("{name} {why}"))
         };
         let key_hash = match &self.measurement_id {

@@ -29,7 +29,7 @@ use super::measurement::{FieldError, Submitted};
 use super::rules::{Judged, Rules};
 use super::settle::Context;
 use super::submit::insists;
-use super::{BATCH_BYTES_MAX, Happened, Measurements, Settings, may_submit};
+use super::{BATCH_BYTES_MAX, Happened, Measurements, Settings};
 use crate::instant;
 
 /// Measurements of one batch at most.
@@ -38,7 +38,7 @@ pub const BATCH_ITEMS_MAX: usize = 10_000;
 const LOOK_SUBJECTS: usize = 512;
 /// Looks, and the commits that follow from them, that go on at once.
 const LOOKS_AT_ONCE: usize = 8;
-/// Whom the audit names for an item that names nobody.
+/// Whom the audit names for an item that names nobody, and for a batch that can't be read.
 const UNREAD: &str = "";
 
 /// A batch as it comes.
@@ -88,32 +88,21 @@ struct Plan {
 
 /// The handler.
 pub(super) async fn submit(State(service): State<Measurements>, request: Request) -> Response {
+    let began = Instant::now();
     let (head, body) = request.into_parts();
-    // Without a key the layer lets requests pass unseen.
-    let caller = match head.extensions.get::<Caller>() {
-        Some(caller) => caller.clone(),
-        None => {
-            let admitted = service.admit(&head);
-            match admitted.and_then(|caller| may_submit(&service.0.roles, &caller).map(|()| caller))
-            {
-                Ok(caller) => caller,
-                Err(refusal) => return answer::refused(&refusal),
-            }
-        }
+    let caller = match service.submitter(&head) {
+        Ok(caller) => caller,
+        Err(refusal) => return answer::refused(&refusal),
     };
     let Ok(body) = to_bytes(body, BATCH_BYTES_MAX).await else {
         return answer::too_large(BATCH_BYTES_MAX);
     };
-    let Ok(Body { measurements }) = serde_json::from_slice::<Body<'_>>(&body) else {
-        let message = "must be a JSON object with the list measurements";
-        return answer::invalid(&[FieldError::new("body", message)], None);
-    };
-    if measurements.len() > BATCH_ITEMS_MAX {
-        let message = format!("must be at most {BATCH_ITEMS_MAX}");
-        return answer::invalid(&[FieldError::new("measurements", &message)], None);
-    }
-    let (plan, trace) = (Plan::of(&measurements), trace(&head, &caller));
+    let trace = trace(&head, &caller);
     let context = Context { tenant: &caller.tenant, trace: &trace, settings: service.settings() };
+    let plan = match items(&body) {
+        Ok(items) => Plan::of(&items),
+        Err(error) => return none_of_it(&service, context, began, error).await,
+    };
     let forced = insists(&head.headers);
     if forced && let Err(why) = service.may_override(&caller) {
         let told = plan.refused(context, answer::OVERRIDE);
@@ -133,6 +122,50 @@ pub(super) async fn submit(State(service): State<Measurements>, request: Request
         }
         Err(error) => answer::no_answer(&error),
     }
+}
+
+/// The items of a batch.
+///
+/// # Errors
+/// Why none of them is looked at.
+pub(super) fn items(body: &[u8]) -> Result<Vec<&RawValue>, FieldError> {
+    let read = serde_json::from_slice::<Body<'_>>(body);
+    let Body { measurements } = read
+        .map_err(|_| FieldError::new("body", "must be a JSON object with the list measurements"))?;
+    if measurements.len() > BATCH_ITEMS_MAX {
+        let message = format!("must be at most {BATCH_ITEMS_MAX}");
+        return Err(FieldError::new("measurements", &message));
+    }
+    Ok(measurements)
+}
+
+/// Refuses a batch of which no item is looked at: an attempt all the same (D07).
+async fn none_of_it(
+    service: &Measurements,
+    context: Context<'_>,
+    began: Instant,
+    error: FieldError,
+) -> Response {
+    let errors = [error];
+    let reason = format!("{INVALID}: {}", FieldError::sentence(&errors));
+    let entry = of_batch(context.tenant, context.trace, (Action::Rejected, &reason));
+    if let Err(error) = service.engine().audit(&entry).await {
+        return answer::no_answer(&error);
+    }
+    let (action, error, took) = (Action::Rejected, Some(INVALID), began.elapsed());
+    service.observe(&Happened::Attempt { action, error, took });
+    answer::invalid(&errors, None)
+}
+
+/// The entry of a batch as such, about nobody: of what was in it nothing is known.
+pub(super) fn of_batch(
+    tenant: &str,
+    trace: &Trace,
+    (action, reason): (Action, &str),
+) -> onceward::core::audit::Entry {
+    let (user_id, reason) = (UNREAD, Some(reason));
+    let attempt = Attempt { user_id, id: None, action, reason, payload: None, payload_hash: None };
+    attempt.entry(tenant, trace)
 }
 
 /// Who asks and under which ids.

@@ -16,18 +16,17 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use http::request::Parts;
-use http::{HeaderValue, Method};
+use http::{HeaderValue, Method, StatusCode};
 use onceward::core::audit::Entry;
 use onceward::http::{Caller, Code, Served, names};
-use serde_json::value::RawValue;
 
 use super::answer::{self, IN_PROGRESS, INVALID, KEY_INVALID, KEY_REUSED, X_DUPLICATE_OF};
 use super::attempt::{Action, Attempt};
-use super::batch::{trace, written};
+use super::batch::{items, of_batch, trace, written};
 use super::cached::compared;
 use super::measurement::Submitted;
 use super::submit::Came;
-use super::{BATCH, BATCH_BYTES_MAX, BATCH_ITEMS_MAX, Happened, Measurements, SINGLE};
+use super::{BATCH, BATCH_BYTES_MAX, Happened, Measurements, SINGLE};
 use crate::ids::ensure_ids;
 use crate::percent::decoded;
 
@@ -85,9 +84,12 @@ async fn told(
     if let Some(hit) = served.cached {
         service.observe(&Happened::Looked { hit });
     }
-    let (body, caller) = (noted.whole(), service.identify(head));
+    let caller = service.identify(head);
+    // Of a body that is too large nothing was read, however much of it has come.
+    let is_too_large = response.status() == StatusCode::PAYLOAD_TOO_LARGE;
+    let body = if is_too_large { Vec::new() } else { noted.whole() };
     if let (Some((action, reason, error)), Some(caller)) =
-        (unheard(service, &served, caller.as_ref()), caller)
+        (unheard(service, &served, response.status(), caller.as_ref()), caller)
     {
         let entries = entries(&served, (head, &caller), &body, (action, reason));
         let count = entries.len();
@@ -123,6 +125,7 @@ async fn told(
 fn unheard(
     service: &Measurements,
     served: &Served,
+    status: StatusCode,
     caller: Option<&Caller>,
 ) -> Option<(Action, &'static str, Option<&'static str>)> {
     let is = |code: Code| served.verdict == code.meaning().code;
@@ -136,6 +139,11 @@ fn unheard(
         _ if is(Code::KeyInvalid) => allowed().then(|| refused(KEY_INVALID)),
         _ if is(Code::BodyNotCanonical) => allowed().then(|| refused(INVALID)),
         // Words of the library's, which the answer names as well.
+        _ if is(Code::BodyTooLarge) => allowed().then(|| refused(served.verdict)),
+        // The handler's, which has read what came without a key; the layer has asked how often.
+        "none" if status == StatusCode::PAYLOAD_TOO_LARGE => {
+            Some(refused(Code::BodyTooLarge.meaning().code))
+        }
         _ if is(Code::ResponseNotStored) || is(Code::OutcomeUnknown) => {
             Some(refused(served.verdict))
         }
@@ -166,9 +174,10 @@ fn entries(
     (action, reason): (Action, &str),
 ) -> Vec<Entry> {
     let trace = trace(head, caller);
-    let entry = |sent: &Submitted<'_>, user_id: &str| {
-        let (id, payload) = (sent.id(), sent.audited());
-        let read = sent.read(Some(user_id)).ok();
+    let entry = |sent: Option<&Submitted<'_>>, user_id: &str| {
+        let id = sent.and_then(Submitted::id);
+        let payload = sent.and_then(Submitted::audited);
+        let read = sent.and_then(|sent| sent.read(Some(user_id)).ok());
         let attempt = Attempt {
             user_id,
             id: id.as_deref(),
@@ -180,21 +189,14 @@ fn entries(
         attempt.entry(&caller.tenant, &trace)
     };
     if served.endpoint == BATCH {
-        #[derive(serde::Deserialize)]
-        struct Batch<'a> {
-            #[serde(borrow)]
-            measurements: Vec<&'a RawValue>,
-        }
-        let batch = serde_json::from_slice::<Batch<'_>>(body);
-        let items = batch.map(|batch| batch.measurements).unwrap_or_default();
-        let sent = items
-            .into_iter()
-            .take(BATCH_ITEMS_MAX)
-            .filter_map(|item| Submitted::of_json(item.get().as_bytes()));
-        return sent.map(|sent| entry(&sent, &sent.user_id().unwrap_or_default())).collect();
+        let Ok(items) = items(body) else {
+            return vec![of_batch(&caller.tenant, &trace, (action, reason))];
+        };
+        let sent = items.into_iter().filter_map(|item| Submitted::of_json(item.get().as_bytes()));
+        return sent.map(|sent| entry(Some(&sent), &sent.user_id().unwrap_or_default())).collect();
     }
-    let sent = Submitted::of_json(body).unwrap_or_default();
-    vec![entry(&sent, &user_of(head.uri.path()).unwrap_or_default())]
+    let sent = Submitted::of_json(body);
+    vec![entry(sent.as_ref(), &user_of(head.uri.path()).unwrap_or_default())]
 }
 
 /// The user of a single measurement's path.

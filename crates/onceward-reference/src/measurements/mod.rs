@@ -30,6 +30,7 @@ mod settle;
 mod submit;
 mod weight;
 
+pub use answer::REFUSALS;
 pub use attempt::Action;
 pub use backfill::{BackfillReport, Line, backfill};
 pub use batch::BATCH_ITEMS_MAX;
@@ -215,10 +216,21 @@ impl Measurements {
         }
     }
 
-    /// A caller that the layer has not looked at: who it is, how often it asks, in which role.
+    /// Who reads: the layer has not looked at that, nor at how often.
     fn admit(&self, head: &Parts) -> Result<Caller, Refusal> {
         let caller = self.known(head)?;
         self.door().allows(&caller)?;
+        Ok(caller)
+    }
+
+    /// Who submits. Without a key the layer has not asked who that is and in which role; it has
+    /// taken the request off the caller's allowance, which is not done twice.
+    fn submitter(&self, head: &Parts) -> Result<Caller, Refusal> {
+        if let Some(caller) = head.extensions.get::<Caller>() {
+            return Ok(caller.clone());
+        }
+        let caller = self.known(head)?;
+        may_submit(&self.0.roles, &caller)?;
         Ok(caller)
     }
 

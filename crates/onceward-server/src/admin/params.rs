@@ -27,6 +27,8 @@ pub(crate) trait Param: Sized {
     fn absent() -> Self;
 }
 
+/// The first millisecond since 1970 that is asked for by its number.
+const MS_MIN: u64 = 100_000_000_000;
 /// What is said of bytes that are no text.
 const NOT_UNICODE: &str = "must be UTF-8, percent-encoded";
 
@@ -189,12 +191,16 @@ impl Param for Option<Kind> {
 
 impl Param for Option<Moment> {
     fn read(text: &str, pointer: &str, reading: &mut Reading) -> Option<Self> {
-        if let Ok(ms) = text.parse::<u64>() {
-            return Some(Some(Moment::At(onceward_core::stamp::At(ms))));
-        }
-        let moment: Option<Moment> = text.parse().ok();
+        let moment = match text.parse::<u64>() {
+            // A smaller one is a year, a day without hyphens or a count of seconds.
+            Ok(ms) if ms == 0 || ms >= MS_MIN => Some(Moment::At(onceward_core::stamp::At(ms))),
+            Ok(_) => None,
+            Err(_) => text.parse().ok(),
+        };
         if moment.is_none() {
-            reading.wrong(pointer, BadMoment.to_string());
+            let message =
+                format!("{BadMoment}; or milliseconds since 1970 (0, or 12 digits and more)");
+            reading.wrong(pointer, message);
         }
         moment.map(Some)
     }

@@ -24,6 +24,8 @@ use crate::output::Out;
 const CHUNK: usize = 1_000;
 /// Longest line.
 const LINE_BYTES_MAX: usize = 64 * 1024;
+/// What some programs begin a text with; it is no part of the first line.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 /// Bad lines that are told; the others are counted.
 const TOLD_MAX: usize = 50;
 
@@ -144,6 +146,9 @@ impl Lines {
             }
             self.number += 1;
             self.bar.inc(read as u64);
+            if self.number == 1 && bytes.starts_with(BYTE_ORDER_MARK) {
+                bytes.drain(..BYTE_ORDER_MARK.len());
+            }
             if bytes.len() > LINE_BYTES_MAX {
                 let why = format!("is longer than {LINE_BYTES_MAX} bytes");
                 report.refused.push((self.number, why));

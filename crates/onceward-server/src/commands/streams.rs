@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use comfy_table::Cell;
-use onceward::engine::Engine;
-use onceward::events::{Event, EventStore, Objects, Place, Stream};
+use onceward::engine::{Engine, EngineError};
+use onceward::events::{Event, EventStore, EventsError, Objects, Place, Stream};
 use onceward_reference::ontology::Settings;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -41,8 +41,7 @@ pub(crate) async fn run(command: &Streams, url: &StoreUrl, out: &Out) -> Result<
                     Some(tenant) => tenant,
                     None => tenant_of(&store, &aggregate).await?,
                 };
-                let read = store.read_aggregate(&tenant, &aggregate, after, limit).await;
-                print_events(&read.map_err(failed)?, out)
+                show(&store, (&tenant, &aggregate), (after, limit), out).await
             })
             .await
         }
@@ -187,9 +186,25 @@ async fn tail(store: &EventStore, last: u64, follow: bool, out: &Out) -> Result<
     }
 }
 
-fn print_events(events: &[(Place, Event)], out: &Out) -> Result<(), Failure> {
+/// A page of the events of an aggregate.
+async fn show(
+    store: &EventStore,
+    (tenant, aggregate): (&str, &str),
+    (after, limit): (u64, usize),
+    out: &Out,
+) -> Result<(), Failure> {
+    let read = store.read_aggregate(tenant, aggregate, after, limit + 1).await;
+    let mut events = read.map_err(failed)?;
+    let more = events.len() > limit;
+    events.truncate(limit);
+    let next = events.last().filter(|_| more).map(|(_, last)| last.sequence_number);
+    print_events(&events, next, out)
+}
+
+fn print_events(events: &[(Place, Event)], next: Option<u64>, out: &Out) -> Result<(), Failure> {
     if out.is_json() {
-        let shown = Shown { items: events.iter().map(ShownEvent::of).collect() };
+        let items = events.iter().map(ShownEvent::of).collect();
+        let shown = Shown { items, next: next.map(|number| number.to_string()) };
         return out.print(&(serde_json::to_string_pretty(&shown).map_err(unwritten)? + "\n"));
     }
     if events.is_empty() {
@@ -205,7 +220,11 @@ fn print_events(events: &[(Place, Event)], out: &Out) -> Result<(), Failure> {
             Cell::new(payload_line(event)),
         ]);
     }
-    out.print(&out.render(&table))
+    let mut text = out.render(&table);
+    if let Some(number) = next {
+        text.push_str(&format!("\nThere are more: go on with --after {number}\n"));
+    }
+    out.print(&text)
 }
 
 /// One line per event: JSON for programs.
@@ -243,6 +262,8 @@ fn payload_line(event: &Event) -> String {
 #[derive(Serialize)]
 struct Shown<'a> {
     items: Vec<ShownEvent<'a>>,
+    /// What to go on behind, as a text like every cursor.
+    next: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -286,8 +307,14 @@ fn unwritten(error: serde_json::Error) -> Failure {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "`map_err` hands errors over")]
-fn failed(error: onceward::events::EventsError) -> Failure {
-    Failure::failed("streams", error.to_string())
+fn failed(error: EventsError) -> Failure {
+    match &error {
+        EventsError::Limit(limit) => Failure::usage(error.code(), limit.to_string()),
+        EventsError::Engine(EngineError::Limit(limit)) => {
+            Failure::usage(error.code(), limit.to_string())
+        }
+        _ => Failure::failed("streams", error.to_string()),
+    }
 }
 
 /// A stream, for programs.

@@ -64,9 +64,9 @@ pub(crate) fn page() -> String {
     let mut text = String::from(
         "# Configuration\n\n\
          One TOML file, named with `--config` (default: `onceward.toml` in the current folder, if \
-         it is there). Flags and `ONCEWARD_…` variables win over it. `onceward config example` \
-         prints a file with every field, `onceward config check` tells everything that is wrong \
-         with one, or what it comes to.\n\n\
+         it is there). Flags and `ONCEWARD_…` variables win over it; a file that is named is read \
+         whatever they say. `onceward config example` prints a file with every field, `onceward \
+         config check` tells everything that is wrong with one, or what it comes to.\n\n\
          Lengths of time have a unit: `\"500ms\"`, `\"30s\"`, `\"15m\"`, `\"24h\"`, `\"7d\"`. \
          Sizes are a number of bytes or have a unit: `\"64KiB\"`, `\"8MiB\"`. A field that is not \
          known is an error.\n",

@@ -3,8 +3,34 @@
 use serde_json::{Value, json};
 
 use super::world::{
-    ORGANISATION_A, ORGANISATION_B, SHORT, Service, book, eventually, hold, link, post,
+    ORGANISATION_A, ORGANISATION_B, SHORT, Service, book, eventually, get, hold, link, post,
 };
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a25_ids_travel_from_a_request_to_its_audit_and_jobs() {
+    let service = Service::start_with("a25", &[("ONCEWARD_BUSINESS_HOLD_FOR", "1s")]);
+    let made = book(&hold("+1", 1)).send(&service).await.must_be(201);
+    let made_up = made.header("x-correlation-id").to_string();
+    assert!(!made_up.is_empty() && made_up == made.header("x-request-id"), "{made:?}");
+    let told = book(&hold("+1", 2)).header("x-correlation-id", "c-1").send(&service).await;
+    assert_eq!(told.must_be(201).header("x-correlation-id"), "c-1");
+    // A replay tells the original's.
+    let again = book(&hold("+1", 2)).header("x-correlation-id", "c-2").send(&service).await;
+    assert!(again.is_again() && again.header("x-correlation-id") == "c-1", "{again:?}");
+    let seen = get("/bookings/none").header("x-correlation-id", "c-3").send(&service).await;
+    assert_eq!(seen.must_be(404).header("x-correlation-id"), "c-3");
+    let ids = async |action: &str| -> Vec<Value> {
+        let entries = service.entries(ORGANISATION_A, action).await;
+        entries.iter().map(|entry| entry["correlation_id"].clone()).collect()
+    };
+    let expected = [json!(made_up), json!("c-1")];
+    assert_eq!(ids("hold.create").await, expected);
+    eventually("both holds end, each under the id of its request", async || {
+        let ended = ids("hold.expire").await;
+        ended.len() == 2 && expected.iter().all(|id| ended.contains(id))
+    })
+    .await;
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn e06_a_sweep_tells_each_organisation_what_it_lost() {

@@ -59,3 +59,18 @@ fn every_command_takes_its_store_from_the_file() {
     let flag = run(&folder, &["keys", "list", "--config", "c.toml", "--store", "sqlite:none.db"]);
     assert_eq!(flag.code, 1, "{}", flag.stdout);
 }
+
+#[test]
+fn a_file_that_is_named_is_read_beside_a_store_that_is_named() {
+    let folder = folder("config-named");
+    let made = run(&folder, &["migrate", "--store", "sqlite:s.db"]);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    std::fs::write(folder.join("good.toml"), "[store]\nurl = \"sqlite:none.db\"").unwrap();
+    std::fs::write(folder.join("bad.toml"), "[store]\nurll = \"x\"").unwrap();
+    for (file, code) in [("good.toml", 0), ("bad.toml", 2), ("none.toml", 2)] {
+        let arguments = ["keys", "list", "--store", "sqlite:s.db", "--config", file];
+        let told = run(&folder, &arguments);
+        assert_eq!(told.code, code, "{file}: {}", told.stderr);
+        assert!(code == 0 || told.stderr.contains(file), "{}", told.stderr);
+    }
+}

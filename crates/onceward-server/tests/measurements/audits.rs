@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::world::{Service, batch, get, measurement, of, submit};
+use super::world::{ORGANISATION_A, Service, batch, get, measurement, of, submit};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d07_every_attempt_is_audited_before_its_answer() {
@@ -83,6 +83,60 @@ async fn d07_a_retry_whose_answer_was_not_stored_is_audited() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d07_an_attempt_that_is_refused_as_a_whole_is_audited() {
+    let service = Service::start("d07_whole");
+    // Of a body that is too large nothing is kept, also not what could be read of it.
+    let large = format!(r#"{{"measurement_id":"m1","x":"{}"}}"#, "x".repeat(70_000));
+    let single = || submit("ada", &json!({})).raw(&large);
+    let keyed = single().key("k").send(&service).await;
+    assert_eq!(keyed.error(), (413, "body.too_large".into()));
+    assert_eq!(keyed.header("x-idempotency-key"), "k");
+    let keyless = single().keyless().send(&service).await.must_be(413);
+    assert_eq!((keyless.header("warning"), keyless.header("x-idempotency-key")), ("", ""));
+    let members = ["action", "reason", "measurement_id", "payload"];
+    let audit = service.audit("ada").await;
+    let told: Vec<_> = audit.iter().map(|entry| members.map(|name| entry[name].clone())).collect();
+    let refused = [json!("rejected"), json!("body.too_large"), Value::Null, Value::Null];
+    assert_eq!(told, [refused.clone(), refused]);
+    // A batch of which no item is looked at is about nobody: the operator finds it.
+    let many = batch(&vec![of("bob", "m1", 0); 10_001]).key("many");
+    many.clone().send(&service).await.must_be(422);
+    assert!(many.send(&service).await.must_be(422).is_replay());
+    batch(&[]).keyless().raw(r#"{"measurements":{}}"#).send(&service).await.must_be(422);
+    let large = format!(r#"{{"measurements":[],"x":"{}"}}"#, "x".repeat(8 << 20));
+    let keyless = batch(&[]).keyless().raw(&large).send(&service).await.must_be(413);
+    assert_eq!(keyless.header("warning"), "", "nothing ran");
+    batch(&[]).raw(&large).send(&service).await.must_be(413);
+    assert!(service.audit("bob").await.is_empty(), "its items were not looked at");
+    let path = format!("/v1/audit?tenant={ORGANISATION_A}&subject=user/&limit=1000");
+    let entries = service.operate("GET", &path).await.must_be(200).items();
+    let told: Vec<(String, String)> = entries
+        .iter()
+        .map(|entry| {
+            let detail: Value = serde_json::from_str(entry["detail"].as_str().unwrap()).unwrap();
+            assert_eq!(detail["payload"], Value::Null);
+            let text = |value: &Value| value.as_str().unwrap().to_string();
+            (text(&entry["action"]), text(&detail["reason"]))
+        })
+        .collect();
+    let expected = [
+        ("measurement.rejected", "InvalidMeasurement: measurements must be at most 10000"),
+        ("measurement.duplicate", "the request was replayed"),
+        (
+            "measurement.rejected",
+            "InvalidMeasurement: body must be a JSON object with the list measurements",
+        ),
+        ("measurement.rejected", "body.too_large"),
+        ("measurement.rejected", "body.too_large"),
+    ];
+    assert_eq!(told, expected.map(|(action, reason)| (action.into(), reason.into())));
+    let counted = |name: &str| format!("onceward_measurements_{name}");
+    let large = service.metric(&counted(r#"refused_total{error="body.too_large"}"#)).await;
+    let entries = service.metric(&counted("audit_entries_total")).await;
+    assert!((large - 4.0).abs() < f64::EPSILON && (entries - 7.0).abs() < f64::EPSILON);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d07_payloads_are_shown_and_exported_as_they_were_sent() {
     let service = Service::start("d07_sent");
     // Texts, because no value holds these.
@@ -153,9 +207,11 @@ async fn d07_attempts_are_found_by_user_time_and_measurement_and_exported() {
     assert_eq!(lines.len(), 6, "a header line, four entries, an end: {text}");
     assert!(lines[0].starts_with("id,at,user_id,measurement_id,action,reason,payload,"));
     assert!(lines[1].contains(",ada,m0,accepted,"), "{text}");
-    for bad in ["format=xml", "from=yesterday", "limit=0", "after=zz"] {
+    // Numbers that are no milliseconds of ours would be instants right after 1970.
+    for bad in ["format=xml", "from=yesterday", "from=2027", "to=20270101", "limit=0", "after=zz"] {
         assert_eq!(found(bad).send(&service).await.status, 400, "{bad}");
     }
+    assert_eq!(found("from=2025-01-01&to=9999999999999").send(&service).await.items(), all);
     // Another organisation sees nothing of it.
     assert!(get(path).by("demo-b").send(&service).await.items().is_empty());
     let theirs = get("/v1/users/ada/measurements").by("demo-b").send(&service).await;

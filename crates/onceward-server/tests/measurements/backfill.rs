@@ -64,6 +64,18 @@ async fn d10_backfill_gives_unchecked_measurements_their_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d10_a_byte_order_mark_is_no_part_of_the_first_line() {
+    let mut service = Service::start("d10_mark");
+    service.kill();
+    let lines = [format!("\u{feff}{}", of("ada", "m1", 0)), of("ada", "m2", 0).to_string()];
+    let output = told(&backfill(&service, &lines, &["--json"]));
+    assert_eq!(output, json!({ "made": 2, "keyed": 0, "there": 0, "refused": [] }));
+    // Elsewhere it is what it is: no JSON.
+    let lines = [of("ada", "m1", 0).to_string(), format!("\u{feff}{}", of("ada", "m3", 0))];
+    assert_eq!(told(&backfill(&service, &lines, &["--json"]))["refused"][0]["line"], 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d10_bad_lines_are_told_with_their_numbers_and_the_others_are_taken_in() {
     let mut service = Service::start("d10_bad");
     submit("ada", &measurement("m1", 0)).send(&service).await.must_be(201);

@@ -23,6 +23,20 @@ fn c11_a_variable_that_makes_no_sense_is_named_and_nothing_starts() {
     }
 }
 
+#[test]
+fn c11_events_are_put_aside_in_a_folder_or_nothing_starts() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("ontology-aside");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut command = command(&folder, &["demo", "ontology", "--no-traffic"]);
+    command.args(["--store", "memory:", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    let variable = "PROCESSED_EVENT_ON_REGISTRY_DOWN";
+    let output = command.env(variable, "dead_letter").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains(variable) && said.contains("--events"), "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c11_a_registry_that_is_switched_off_shows_and_the_views_still_follow() {
     let variables = [("ENABLE_PROCESSED_EVENT_REGISTRY", "false")];

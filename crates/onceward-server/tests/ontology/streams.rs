@@ -44,6 +44,20 @@ async fn streams_are_listed_shown_and_tailed_beside_a_running_service() {
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["items"][1]["payload"], json!({ "n": 2 }));
     assert_eq!(shown["items"][1]["sequence_number"], 2);
+    // A page says that there is more, and how to go on.
+    let of_a = ["streams", "show", "a", "--tenant", ORGANISATION_A];
+    let page = run(&[&of_a[..], &["--limit", "1"]].concat());
+    assert!(page.contains("There are more: go on with --after 1\n"), "{page}");
+    let page = |more: &[&str]| -> Value {
+        serde_json::from_str(&run(&[&of_a[..], &["--json"], more].concat())).unwrap()
+    };
+    let first = page(&["--limit", "1"]);
+    assert_eq!((&first["items"][0]["event_id"], &first["next"]), (&json!("e1"), &json!("1")));
+    let second = page(&["--limit", "1", "--after", "1"]);
+    assert_eq!((&second["items"][0]["event_id"], &second["next"]), (&json!("e2"), &Value::Null));
+    let mut nobody = command(&service.folder, &["streams", "show", "a", "--tenant", ""]);
+    let nobody = nobody.args(["--store", service.store_url()]).output().unwrap();
+    assert_eq!(nobody.status.code(), Some(2), "{nobody:?}");
     let tail = run(&["streams", "tail", "--last", "2", "--json"]);
     let ids: Vec<Value> = tail
         .lines()

@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::header::EXPECT;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body as HttpBody;
 use onceward_core::decide::{Claim, Verdict};
 use onceward_core::note::{Noted, Original};
@@ -247,7 +247,9 @@ where
     if !is_early {
         leave.ended(Some(response.status()));
     }
-    policy.dialect.speaker().mark_unkeyed(response.headers_mut());
+    if may_have_run(response.status()) {
+        policy.dialect.speaker().mark_unkeyed(response.headers_mut());
+    }
     Ok(response)
 }
 
@@ -273,13 +275,13 @@ where
     let caller = door.identify(&mut head).ok_or_else(|| {
         Refusal::new(Code::AuthRequired, "a claim needs to know who makes it: send credentials")
     })?;
+    if let (Ok(Brought::Key(key)), false) = (&key, unkeyed) {
+        // A refusal names the key too, also that of a body which is too large.
+        *told = Some(key.clone());
+    }
     let body = whole_body(&head, body, policy, door.gates.body_share(&caller.tenant)).await?;
     served.tenant = Some(caller.tenant.clone());
     let key = key?;
-    if let (Brought::Key(key), false) = (&key, unkeyed) {
-        // A refusal names the key too.
-        *told = Some(key.clone());
-    }
     let mut admitted = admit(&head, &body, (policy, &place), &caller, key)?;
     served.claims(&admitted.claim.key);
     door.gates.rate(place.route, &caller)?;
@@ -316,12 +318,19 @@ where
             }
         }
     };
-    if unkeyed {
-        speaker.mark_unkeyed(response.headers_mut());
-    } else {
+    if !unkeyed {
         speaker.mark_keyed(response.headers_mut(), &key);
+    } else if may_have_run(response.status()) {
+        speaker.mark_unkeyed(response.headers_mut());
     }
     Ok(response)
+}
+
+/// Whether a request that was answered so may have had an effect. These say that it was not even
+/// looked at (RFC 9110, sections 15.5.2, 15.5.4 and 15.5.14): nothing to warn of.
+fn may_have_run(status: StatusCode) -> bool {
+    let refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::PAYLOAD_TOO_LARGE];
+    !refused.contains(&status)
 }
 
 /// The body of a request, within its bound.

@@ -40,8 +40,11 @@ pub struct Difference {
 pub struct Verified {
     /// The generation that was looked at.
     pub generation: u64,
-    /// Events that were folded.
+    /// Events that were folded: those up to the view's offset.
     pub events: u64,
+    /// Events of the log that lie behind it. What a view has handled of an aggregate there is
+    /// compared too; the offset itself moves only now and then.
+    pub ahead: u64,
     /// Documents that were compared, deleted ones included.
     pub documents: u64,
     /// How many of them differ.
@@ -84,7 +87,8 @@ impl Projection {
         let mut folding = Folding::default();
         self.fold_to(log, &mut folding, self.place().await?, &mut tell).await?;
         let mut different = self.compare_all(generation, &folding).await?;
-        let behind = self.behind(log, folding.at).await?;
+        let (behind, count) = self.behind(log, folding.at).await?;
+        let known = folding.events + count;
         for name in &behind {
             // What is behind the offset may be in the view already: not compared yet.
             different.entry(name.clone()).or_default();
@@ -116,6 +120,7 @@ impl Projection {
         Ok(Verified {
             generation,
             events: folding.events,
+            ahead: known.saturating_sub(folding.events),
             documents: folding.known.keys().chain(&behind).collect::<BTreeSet<_>>().len() as u64,
             different: different.len() as u64,
             differences: named.collect(),
@@ -162,17 +167,18 @@ impl Projection {
         }
     }
 
-    /// Whose events lie behind a place.
+    /// Whose events lie behind a place, and how many they are.
     async fn behind(
         &self,
         log: &Arc<dyn Log>,
         mut after: Place,
-    ) -> Result<BTreeSet<Name>, ProjectionError> {
-        let mut names = BTreeSet::new();
+    ) -> Result<(BTreeSet<Name>, u64), ProjectionError> {
+        let (mut names, mut count) = (BTreeSet::new(), 0);
         loop {
             let events = log.read_after(after, READ).await?;
-            let Some((last, _)) = events.last() else { return Ok(names) };
+            let Some((last, _)) = events.last() else { return Ok((names, count)) };
             after = *last;
+            count += events.len() as u64;
             names.extend(events.into_iter().map(|(_, event)| (event.tenant, event.aggregate_id)));
         }
     }

@@ -54,6 +54,7 @@ async fn follow_rebuild_and_verify(world: &World, view: Arc<dyn View>) -> Projec
     let verified = projection.verify(&log, |_| {}).await.unwrap();
     assert!(verified.holds(), "{verified:?}");
     assert_eq!((verified.events, verified.documents, verified.generation), (25, 4, 1));
+    assert_eq!(verified.ahead, 0);
     check(&*view, 1).await;
     // From zero into the next generation, while events come in.
     let (rebuilt, ()) = tokio::join!(projection.rebuild(log.clone(), quick(), |_, _| {}), async {
@@ -140,6 +141,8 @@ async fn i15_a_view_that_is_ahead_of_its_offset_holds(on: On) {
     let log: Arc<dyn Log> = world.log.clone();
     let verified = projection.verify(&log, |_| {}).await.unwrap();
     assert!(verified.holds() && verified.documents == 3, "{verified:?}");
+    // All of it lies behind the offset, which is told.
+    assert_eq!((verified.events, verified.ahead), (0, 11), "{verified:?}");
     let subject = onceward::core::key::Subject::new("acme", &view.space(1), "b").unwrap();
     world.engine.put(&subject, 5, Some(b"other".as_slice().into())).await.unwrap();
     let verified = projection.verify(&log, |_| {}).await.unwrap();

@@ -194,6 +194,11 @@ async fn the_audit_is_searched_and_exported() {
     assert!(text.starts_with("id,at,tenant,action,subject,"), "{text}");
     assert_eq!(text.lines().count(), 27);
     server.get("/v1/audit?format=xml&from=yesterday").await.problem(400);
+    // Milliseconds since 1970; no year, and no seconds.
+    assert_eq!(count("from=0&to=253402300799000").await, 26);
+    for bad in ["from=2027", "to=20270101", "from=1794700800"] {
+        server.get(&format!("/v1/audit?{bad}")).await.problem(400);
+    }
     let verified = server.get("/v1/audit/verify").await.ok();
     let must_be = json!({
         "ok": true, "tenants": 2, "sealed": 0, "unsealed": 26, "dropped": 0, "first_bad": null,

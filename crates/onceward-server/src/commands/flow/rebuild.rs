@@ -81,6 +81,7 @@ pub(super) async fn verify(
             "view": projection.name(),
             "generation": verified.generation,
             "events": verified.events,
+            "ahead": verified.ahead,
             "documents": verified.documents,
             "different": verified.different,
             "differences": differences.collect::<Vec<_>>(),
@@ -94,6 +95,13 @@ pub(super) async fn verify(
             verified.events,
             verified.different
         );
+        if verified.ahead > 0 {
+            text.push_str(&format!(
+                "{} more events lie behind the view's offset; of those, what each document has \
+                 handled was compared too.\n",
+                verified.ahead
+            ));
+        }
         for one in &verified.differences {
             let (tenant, id) = (plain_line(&one.tenant), plain_line(&one.id));
             text.push_str(&format!("  {tenant} {id}: {}\n", one.what));

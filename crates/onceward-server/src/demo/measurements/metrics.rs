@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use onceward_reference::measurements::{Action, Happened};
+use onceward_reference::measurements::{Action, Happened, REFUSALS};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
@@ -93,6 +93,13 @@ impl Counted {
 
     /// Shows everything; the store's size too, where it is a file.
     pub(super) fn register(&self, registry: &mut Registry, file: Option<PathBuf>) {
+        // Rules about rates see nothing of a series before its first case, so all are there.
+        for action in Action::ALL {
+            drop(self.attempts.get_or_create(&ActionLabels { action: action.as_str() }));
+        }
+        for error in REFUSALS {
+            drop(self.refused.get_or_create(&ErrorLabels { error }));
+        }
         let help = "Measurements that were submitted, by what came of them";
         registry.register("measurements_attempts", help, self.attempts.clone());
         let help = "Measurements that were refused, by the name of the refusal";
@@ -156,6 +163,23 @@ mod tests {
         assert!(text.contains("onceward_measurements_store_bytes 12\n"), "{text}");
         std::fs::remove_file(file).unwrap();
         std::fs::remove_file(log).unwrap();
+    }
+
+    #[test]
+    fn d09_every_series_is_there_before_its_first_case() {
+        let mut registry = Registry::with_prefix("onceward");
+        Counted::default().register(&mut registry, None);
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        for line in [
+            r#"onceward_measurements_attempts_total{action="duplicate"} 0"#,
+            r#"onceward_measurements_attempts_total{action="skipped"} 0"#,
+            r#"onceward_measurements_refused_total{error="DuplicateMeasurement"} 0"#,
+            r#"onceward_measurements_refused_total{error="body.too_large"} 0"#,
+            r#"onceward_measurements_refused_total{error="idempotency.outcome_unknown"} 0"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
     }
 
     #[test]
