@@ -125,7 +125,8 @@ fn connection(
     let requests = AtomicU64::new(0);
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
         let double = double_framed.is(requests.fetch_add(1, Ordering::Relaxed));
-        let live = |body| axum::body::Body::new(RequestBody::live(body, body_within));
+        let version = request.version();
+        let live = |body| axum::body::Body::new(RequestBody::live(body, version, body_within));
         let mut request = request.map(live);
         request.extensions_mut().insert(ConnectInfo(peer));
         let (mut router, streams) = (router.clone(), streams.clone());

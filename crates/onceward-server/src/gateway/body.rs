@@ -2,6 +2,9 @@
 //!
 //! A client earns time with every byte, so that a slow line is served and a trickle is cut. An
 //! upstream may be silent for a while, however much it has sent.
+//!
+//! Over HTTP/2 the library takes a stream that the client reset without an error for one that has
+//! ended. Half a body must not pass for a whole one: only the end of the stream is an end.
 
 use std::error::Error;
 use std::io;
@@ -12,6 +15,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::Version;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use onceward::http::{BoxError, ServiceError};
@@ -33,10 +37,22 @@ pub(crate) enum RequestBody {
 /// A client's body as it comes in.
 pub(crate) struct Live {
     body: Incoming,
+    end: End,
     most: Duration,
     left: Duration,
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
     flow: Arc<Flow>,
+}
+
+/// What is known of the end of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It is as the library says.
+    Told,
+    /// Over HTTP/2, it has to be one.
+    Checked,
+    /// It has come, and whoever waits for it may have been reset in the same breath.
+    Come,
 }
 
 /// How a client's body flows, for whoever waits for the answer.
@@ -65,15 +81,19 @@ impl Flow {
 }
 
 impl RequestBody {
-    /// The body of a request that has just come in.
-    pub(crate) fn live(body: Incoming, most: Duration) -> Self {
-        Self::Live(Live { body, most, left: most, waiting: None, flow: Arc::default() })
+    /// The body of a request that has just come in, over this version of HTTP.
+    pub(crate) fn live(body: Incoming, version: Version, most: Duration) -> Self {
+        let end = match version == Version::HTTP_2 && !body.is_end_stream() {
+            true => End::Checked,
+            false => End::Told,
+        };
+        Self::Live(Live { body, end, most, left: most, waiting: None, flow: Arc::default() })
     }
 
     /// How it flows; none when it is whole.
     pub(super) fn flow(&self) -> Option<Arc<Flow>> {
         match self {
-            Self::Live(live) if !live.body.is_end_stream() => Some(live.flow.clone()),
+            Self::Live(live) if !live.is_end() => Some(live.flow.clone()),
             _ => None,
         }
     }
@@ -106,11 +126,31 @@ impl Live {
         polled
     }
 
+    fn is_end(&self) -> bool {
+        self.end != End::Checked && self.body.is_end_stream()
+    }
+
+    /// The library says that nothing more comes.
+    fn check_end(&mut self, context: &Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if !self.body.is_end_stream() {
+            let why = "its stream was reset before its end";
+            return Poll::Ready(Some(
+                Err(io::Error::new(io::ErrorKind::UnexpectedEof, why).into()),
+            ));
+        }
+        // Some clients that give up end the stream and reset it in one breath. Waited for once, the
+        // reset ends this request before it is taken for a whole one.
+        self.end = End::Come;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
     fn poll_in_time(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match Pin::new(&mut self.body).poll_frame(context) {
+            Poll::Ready(None) if self.end == End::Checked => self.check_end(context),
             Poll::Ready(frame) => {
                 let bytes = match &frame {
                     Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len) as u64,
@@ -150,7 +190,7 @@ impl HttpBody for RequestBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Live(live) => live.body.is_end_stream(),
+            Self::Live(live) => live.is_end(),
             Self::Whole(bytes) => bytes.is_none(),
         }
     }

@@ -93,7 +93,7 @@ impl Service<Request<Incoming>> for Connection {
         headers::strip_hop_by_hop(&mut head.headers, &self.shared.identity_headers);
         headers::strip_lookalikes(&mut head.headers, &self.shared.identity_headers);
         headers::introduce(&mut head, &self.peer.address, self.peer.is_tls);
-        let body = RequestBody::live(body, self.shared.body_for);
+        let body = RequestBody::live(body, version, self.shared.body_for);
         let seen = self.shared.watch.begin(&head.headers);
         let answering = tower::Service::call(
             &mut self.shared.protected.clone(),

@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::header::EXPECT;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body as HttpBody;
 use onceward_core::decide::{Claim, Verdict};
 use onceward_core::note::{Noted, Original};
@@ -28,7 +28,7 @@ use crate::engine::random_u64;
 
 use super::admit::{Admitted, Brought, admit, brought, required_if_match};
 use super::answer::{for_handler, mark_anew, said_again};
-use super::body::{Body, BoxError, Buffered, buffer, discard};
+use super::body::{Body, BoxError, Buffered, End, buffer_until, discard};
 use super::dialect::Dialect;
 use super::document::{POLICY_PATH, published};
 use super::door::{Door, Lost, decode, silent_store};
@@ -257,7 +257,8 @@ where
     let caller = door.identify(&mut head).ok_or_else(|| {
         Refusal::new(Code::AuthRequired, "a claim needs to know who makes it: send credentials")
     })?;
-    let body = whole_body(&head, body, policy, door.gates.body_share(&caller.tenant)).await?;
+    let share = door.gates.body_share(&caller.tenant);
+    let body = whole_body((&head, door.end_of(&head)), body, policy, share).await?;
     served.tenant = Some(caller.tenant.clone());
     let key = key?;
     if let (Brought::Key(key), false) = (&key, unkeyed) {
@@ -310,7 +311,7 @@ where
 
 /// The body of a request, within its bound.
 async fn whole_body<B>(
-    head: &Parts,
+    (head, end): (&Parts, End),
     body: B,
     policy: &Policy,
     mut share: Share,
@@ -319,8 +320,15 @@ where
     B: HttpBody<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    match buffer(body, policy.max_request_bytes, &mut share).await {
-        Buffered::Whole(body) => Ok(share.hold(body)),
+    match buffer_until(end, body, policy.max_request_bytes, &mut share).await {
+        Buffered::Whole(body) => {
+            if head.version == Version::HTTP_2 {
+                // Some clients that give up end their stream and reset it in one breath. The server
+                // looks for a reset whenever we wait, and drops this request.
+                tokio::task::yield_now().await;
+            }
+            Ok(share.hold(body))
+        }
         Buffered::TooLarge(_, rest) => Err(too_large(head, rest, policy).await),
         Buffered::NoRoom(..) => {
             let detail = "too many bytes of requests are held already; retry with the same key";

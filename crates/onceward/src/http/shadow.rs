@@ -19,7 +19,7 @@ use quick_cache::unsync::Cache;
 use tower_service::Service;
 
 use super::admit::{Admitted, Brought, admit, brought};
-use super::body::{Body, BoxError, Buffered, buffer};
+use super::body::{Body, BoxError, Buffered, buffer_until};
 use super::door::Door;
 use super::layer::pass;
 use super::policy::{MissingKey, Mode, Policy};
@@ -88,7 +88,8 @@ where
         door.shadow.count(place.route, would.unwrap_or(Would::Refuse(Code::AuthRequired)));
         return Ok(pass(inner, Request::from_parts(head, body), request_id).await);
     };
-    let body = match buffer(body, policy.max_request_bytes, &mut share).await {
+    let end = door.end_of(&head);
+    let body = match buffer_until(end, body, policy.max_request_bytes, &mut share).await {
         Buffered::Whole(body) => share.hold(body),
         // Its length was known: the client went away in the middle of it.
         Buffered::TooLarge(..) | Buffered::NoRoom(..) | Buffered::Broken(_) => {
