@@ -26,6 +26,12 @@ use super::pool::Lent;
 /// Bytes that earn a client a second: about the slowest line that is still served.
 const BYTES_PER_SECOND_MIN: u64 = 1_000;
 
+/// How long after the bare end of an HTTP/2 stream it may still turn out to be a reset. Clients on
+/// Node.js that give up first end their stream, and reset it when they next write: by the book that
+/// is a whole request, and it is none. A reset drops whoever waits. Only waited for where the end
+/// came in a frame of its own, after a body that did not tell its length.
+const RESET_WITHIN: Duration = Duration::from_millis(5);
+
 /// A request's body: the client's, or one that was read whole.
 pub(crate) enum RequestBody {
     /// As it comes in.
@@ -38,6 +44,9 @@ pub(crate) enum RequestBody {
 pub(crate) struct Live {
     body: Incoming,
     end: End,
+    /// Whether the last frame carried no bytes, only the end.
+    is_bare_end: bool,
+    ending: Option<Pin<Box<Sleep>>>,
     most: Duration,
     left: Duration,
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
@@ -51,7 +60,7 @@ enum End {
     Told,
     /// Over HTTP/2, it has to be one.
     Checked,
-    /// It has come, and whoever waits for it may have been reset in the same breath.
+    /// It was one.
     Come,
 }
 
@@ -87,7 +96,16 @@ impl RequestBody {
             true => End::Checked,
             false => End::Told,
         };
-        Self::Live(Live { body, end, most, left: most, waiting: None, flow: Arc::default() })
+        Self::Live(Live {
+            body,
+            end,
+            is_bare_end: false,
+            ending: None,
+            most,
+            left: most,
+            waiting: None,
+            flow: Arc::default(),
+        })
     }
 
     /// How it flows; none when it is whole.
@@ -131,18 +149,22 @@ impl Live {
     }
 
     /// The library says that nothing more comes.
-    fn check_end(&mut self, context: &Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn check_end(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if !self.body.is_end_stream() {
             let why = "its stream was reset before its end";
             return Poll::Ready(Some(
                 Err(io::Error::new(io::ErrorKind::UnexpectedEof, why).into()),
             ));
         }
-        // Some clients that give up end the stream and reset it in one breath. Waited for once, the
-        // reset ends this request before it is taken for a whole one.
+        if self.is_bare_end && self.body.size_hint().exact().is_none() {
+            let wait = || Box::pin(tokio::time::sleep(RESET_WITHIN));
+            ready!(self.ending.get_or_insert_with(wait).as_mut().poll(context));
+        }
         self.end = End::Come;
-        context.waker().wake_by_ref();
-        Poll::Pending
+        Poll::Ready(None)
     }
 
     fn poll_in_time(
@@ -152,10 +174,12 @@ impl Live {
         match Pin::new(&mut self.body).poll_frame(context) {
             Poll::Ready(None) if self.end == End::Checked => self.check_end(context),
             Poll::Ready(frame) => {
-                let bytes = match &frame {
-                    Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len) as u64,
-                    _ => 0,
+                let data = match &frame {
+                    Some(Ok(frame)) => frame.data_ref().map(Bytes::len),
+                    _ => None,
                 };
+                self.is_bare_end = data == Some(0);
+                let bytes = data.unwrap_or_default() as u64;
                 let waited = self.waiting.take().map_or(Duration::ZERO, |(at, _)| at.elapsed());
                 let earned = Duration::from_millis(bytes * 1_000 / BYTES_PER_SECOND_MIN);
                 self.left = (self.left.saturating_sub(waited) + earned).min(self.most);

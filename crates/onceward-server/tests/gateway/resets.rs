@@ -159,6 +159,24 @@ async fn half_a_body_whose_stream_is_reset_never_runs_under_a_key() {
     assert_eq!(at.app.ran(), 60, "only the retries ran");
 }
 
+/// As clients on Node.js do that give up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_is_ended_and_reset_in_one_breath_does_not_run() {
+    let at = Target::gateway("reset_ended", &Setup::default()).await;
+    let mut client = Frames::open(at.address).await;
+    for n in 0..20_u32 {
+        let (stream, key) = (n * 2 + 1, format!("k{n}"));
+        client.send(&[head(stream, "/payments", Some(&key), 0)]).await;
+        client.send(&[frame(DATA, 0, stream, HALF.as_bytes())]).await;
+        client.seen().await;
+        let (end, reset) = (frame(DATA, END_STREAM, stream, &[]), CANCEL.to_be_bytes());
+        client.send(&[end, frame(RST_STREAM, 0, stream, &reset)]).await;
+        client.seen().await;
+        assert_eq!(post(at.address, "/payments", Some(&key), WHOLE).await.status, 201, "{n}");
+    }
+    assert_eq!(at.app.ran(), 20, "only the retries ran");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_body_whose_stream_is_reset_is_passed_on_as_half_a_body() {
     let (address, mut came) = silent_upstream().await;
