@@ -39,7 +39,7 @@ use super::refusal::{Code, Refusal};
 use super::room::Share;
 use super::route::Place;
 use super::run::{EarlyAnswer, Run, ServiceError};
-use super::served::Served;
+use super::served::{Denied, Served};
 use super::shadow::shadow;
 
 /// Protects services with a [`Door`].
@@ -268,14 +268,23 @@ where
     let mut admitted = admit(&head, &body, (policy, &place), &caller, key)?;
     served.claims(&admitted.claim.key);
     door.gates.rate(place.route, &caller)?;
-    if let Err(refused) = door.permits(policy, &head, &caller).await {
-        return Ok(refused.map(Body::from));
-    }
     let key = admitted.key.clone();
+    let mark = |mut response: Response<Body>| {
+        match unkeyed {
+            true => speaker.mark_unkeyed(response.headers_mut()),
+            false => speaker.mark_keyed(response.headers_mut(), &key),
+        }
+        response
+    };
+    if let Err(refused) = door.permits(policy, &head, &caller).await {
+        let mut refused = mark(refused.map(Body::from));
+        refused.extensions_mut().insert(Denied);
+        return Ok(refused);
+    }
     let Claim { key: record, fingerprint, .. } = &admitted.claim;
     let looked = door.cache.look(&door.engine, record, fingerprint).await;
     served.cached = Some(matches!(looked, Looked::Hit(..)));
-    let mut response = match looked {
+    let response = match looked {
         Looked::Hit(outcome, original) => {
             let stored = decode(&outcome)?;
             door.note(Noted::Replay, original, &admitted).await?;
@@ -301,12 +310,7 @@ where
             }
         }
     };
-    if unkeyed {
-        speaker.mark_unkeyed(response.headers_mut());
-    } else {
-        speaker.mark_keyed(response.headers_mut(), &key);
-    }
-    Ok(response)
+    Ok(mark(response))
 }
 
 /// The body of a request, within its bound.
@@ -564,11 +568,14 @@ fn unique_id() -> String {
 
 /// The request's id; made if it brings none that can be passed on.
 fn ensure_request_id(head: &mut Parts) -> String {
-    let there = head.headers.get(names::X_REQUEST_ID).and_then(|value| value.to_str().ok());
-    if let Some(id) = there.filter(|id| (1..=128).contains(&id.len())) {
-        return id.to_string();
+    let mut lines = head.headers.get_all(names::X_REQUEST_ID).iter();
+    let there = lines.next().and_then(|value| value.to_str().ok());
+    let there = there.filter(|id| (1..=128).contains(&id.len())).map(ToString::to_string);
+    if let (Some(id), None) = (&there, lines.next()) {
+        return id.clone();
     }
-    let id = unique_id();
+    let id = there.unwrap_or_else(unique_id);
+    // The only line there is: nobody behind us takes another one for it.
     if let Ok(value) = HeaderValue::from_str(&id) {
         head.headers.insert(names::X_REQUEST_ID, value);
     }
