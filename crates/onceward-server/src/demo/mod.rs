@@ -70,10 +70,13 @@ pub(crate) async fn demo(common: &Common, args: &Demo, out: &Out) -> Result<(), 
     };
     logs::init(common.log_format, level)?;
     if let Some(path) = &args.ready_file {
-        ready::clear(path)?;
+        ready::clear_left(path)?;
     }
     let url = StoreUrl::parse(&common.store_url()?)?;
     let store = url.open(Access::Create).await?;
+    if let Some(path) = &args.ready_file {
+        ready::clear(path)?;
+    }
     let metrics = Arc::new(Metrics::new(store.capabilities().name, false));
     let engine = Engine::new(metrics.watching(store));
     let served = run(&url, (&engine, &metrics), args, out, &mut signals).await;
