@@ -499,7 +499,8 @@ async fn shadow_mode_refuses_what_enforcing_refuses(on: On) {
             assert!(codes.iter().all(|code| code == "run"), "every request goes on: {codes:?}");
             let report = door.shadow_report();
             let counted = report.routes.iter().flat_map(|route| &route.verdicts);
-            codes = counted.flat_map(|(code, n)| vec![code.to_string(); *n as usize]).collect();
+            let times = |n: &u64| usize::try_from(*n).unwrap();
+            codes = counted.flat_map(|(code, n)| vec![code.to_string(); times(n)]).collect();
         }
         codes.sort_unstable();
         told.push(codes);

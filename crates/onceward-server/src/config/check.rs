@@ -89,8 +89,8 @@ fn completes(config: &Config, url: &StoreUrl, reading: &mut Reading) {
     for (at, route) in config.routes.iter().enumerate() {
         if route.complete == Complete::Upstream {
             let message = format!(
-                "\"upstream\" needs a Postgres store, where the upstream calls onceward.complete in \
-                 its own transaction; the store is {}",
+                "\"upstream\" needs a Postgres store, where the upstream calls onceward.complete \
+                 in its own transaction; the store is {}",
                 url.shown()
             );
             reading.breaks(&format!("route[{at}].complete"), message);

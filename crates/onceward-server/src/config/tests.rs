@@ -263,8 +263,11 @@ fn what_could_never_be_served_is_told_with_everything_else() {
         ],
     );
     #[cfg(feature = "postgres")]
-    parse("[store]\nurl = \"postgres://h/d\"\n[[route]]\nmatch = \"POST /x\"\ncomplete = \"upstream\"")
-        .unwrap();
+    parse(
+        "[store]\nurl = \"postgres://h/d\"\n\
+         [[route]]\nmatch = \"POST /x\"\ncomplete = \"upstream\"\n",
+    )
+    .unwrap();
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The entrance: what every request passes before the layer sees it.
 //!
-//! Refused here, with the connection closed behind it: double framing, upgrades, tunnels, paths that
-//! the upstream can't be asked for or would read as another one. Nothing of these reaches a store
-//! or an upstream.
+//! Refused here, with the connection closed behind it: double framing, upgrades, tunnels, and paths
+//! that the upstream can't be asked for or would read as another one. Nothing of these reaches a
+//! store or an upstream.
 
 use std::convert::Infallible;
 use std::future::Future;

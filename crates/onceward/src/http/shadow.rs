@@ -1,9 +1,9 @@
 //! Shadow mode: reports what would have been done, and does nothing of it.
 //!
 //! It judges from a bounded memory of its own and never touches the store; every request goes on to
-//! the service as it came. What it says is close, not exact: it knows one process, and forgets. Rate
-//! limits of its routes are counted, since nobody else takes from them; those over all routes, the
-//! breaker and whoever gives permission are not asked.
+//! the service as it came. What it says is close, not exact: it knows one process, and forgets. The
+//! rate limits of its routes are counted, since nobody else takes from them; those over all routes,
+//! the breaker and whoever gives permission are not asked.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
