@@ -14,6 +14,9 @@ pub const MAX_KEY_BYTES: usize = 2_560;
 pub const MAX_BATCH_WRITES: usize = 40;
 /// Bytes of outcomes, payloads, values and entries in one batch.
 pub const MAX_BATCH_BYTES: usize = 2 * 1024 * 1024;
+/// Bytes of a payload that is kept in full, to explain a mismatch with: it shares a batch with what
+/// else is written there. Of a larger one hashes are kept.
+pub const MAX_FULL_PAYLOAD_BYTES: usize = 1024 * 1024;
 /// Shortest lease: below this a renewal can't keep up with a commit.
 pub const MIN_LEASE_MS: u64 = 100;
 /// Longest lease: one day.

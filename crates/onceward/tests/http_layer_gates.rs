@@ -19,8 +19,8 @@ use futures_util::{StreamExt, stream};
 use http_body_util::BodyExt;
 use onceward::engine::Engine;
 use onceward::http::{
-    Authorize, BreakerPolicy, Dialect, Door, DoorLimits, Identity, MissingKey, Mode, OncewardLayer,
-    Policy, RateLimit, Route, Routes, ShadowReport,
+    Authorize, BreakerPolicy, Dialect, Door, DoorLimits, Identity, IfMatch, MissingKey, Mode,
+    OncewardLayer, Policy, RateLimit, Route, Routes, ShadowReport,
 };
 use onceward::store::{Items, List};
 use onceward_core::payload::KeepPayload;
@@ -459,6 +459,58 @@ async fn shadow_mode_reports_and_never_touches_the_store(on: On) {
     );
 }
 
+/// What shadow mode reports is what enforcing would have answered.
+async fn shadow_mode_refuses_what_enforcing_refuses(on: On) {
+    let mut told = Vec::new();
+    for mode in [Mode::Enforce, Mode::Shadow] {
+        let engine = engine(on).await;
+        let allow = Policy {
+            mode,
+            missing_key: MissingKey::Allow,
+            if_match: IfMatch::Require,
+            max_request_bytes: 100,
+            ..Policy::default()
+        };
+        let limit = RateLimit::new(2, 3_600_000, 2).unwrap();
+        let few = Policy { mode, rate_limit: Some(limit), ..Policy::default() };
+        let routes = Routes::written(vec![
+            Route::new("POST /payments", allow).unwrap(),
+            Route::new("POST /other", few).unwrap(),
+        ]);
+        let door = Arc::new(door(on, &engine, routes));
+        let place = behind_shared(engine, &door);
+        let large = format!("{:?}", "x".repeat(200));
+        let bad_key = Request::post("/other").header("idempotency-key", "two words");
+        let mut codes = Vec::new();
+        for request in [
+            request("alice", "/payments", None, "{}"),
+            request("alice", "/payments", None, &large),
+            request("alice", "/payments", Some("two words"), &large),
+            bad_key.body(Body::from("{}")).unwrap(),
+            request("bob", "/other", Some("a"), "{}"),
+            request("bob", "/other", Some("b"), "{}"),
+            request("bob", "/other", Some("c"), "{}"),
+        ] {
+            let answer = place.send(request).await;
+            let code = answer.json()["code"].as_str().unwrap_or("run").to_string();
+            codes.push(code);
+        }
+        if mode == Mode::Shadow {
+            assert!(codes.iter().all(|code| code == "run"), "every request goes on: {codes:?}");
+            let report = door.shadow_report();
+            let counted = report.routes.iter().flat_map(|route| &route.verdicts);
+            let times = |n: &u64| usize::try_from(*n).unwrap();
+            codes = counted.flat_map(|(code, n)| vec![code.to_string(); times(n)]).collect();
+        }
+        codes.sort_unstable();
+        told.push(codes);
+    }
+    assert_eq!(told[0], told[1]);
+    for code in ["precondition.required", "body.too_large", "auth.required", "rate.limited"] {
+        assert!(told[0].iter().any(|told| told == code), "{code}: {told:?}");
+    }
+}
+
 async fn shadow_mode_remembers_a_bounded_number_of_keys(on: On) {
     let engine = engine(on).await;
     let shadow = Policy { mode: Mode::Shadow, ..Policy::default() };
@@ -628,6 +680,7 @@ on_every_store! {
     answers_that_would_take_too_much_memory_together_are_not_begun_or_not_stored,
     b06_each_route_may_ask_somebody_else,
     shadow_mode_reports_and_never_touches_the_store,
+    shadow_mode_refuses_what_enforcing_refuses,
     shadow_mode_remembers_a_bounded_number_of_keys,
     shadow_mode_holds_a_bounded_number_of_bytes,
     identity_headers_are_what_was_identified_on_every_path,

@@ -30,6 +30,8 @@ use crate::gateway::socket::{Patience, Socket};
 
 /// Connections at once, and how long a request's body may take beyond what its bytes earn.
 const BOUNDS: Bounds = Bounds { connections_max: 1_024, body_within: Duration::from_secs(30) };
+/// Bytes of a request's head.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// How long a request's head may take, and a kept connection may idle.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
 /// How long a client may leave its answer unread, beyond what the bytes that it takes earn.
@@ -120,12 +122,13 @@ fn connection(
     // Answers are small and wait for nothing; a failure only costs time.
     let _ = stream.set_nodelay(true);
     let router = router.clone();
-    let socket = Socket::new(stream, HEAD_WITHIN, PATIENCE);
+    let socket = Socket::new(stream, HEAD_BYTES_MAX, HEAD_WITHIN, PATIENCE);
     let (double_framed, streams) = (socket.double_framed(), socket.streams());
     let requests = AtomicU64::new(0);
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
         let double = double_framed.is(requests.fetch_add(1, Ordering::Relaxed));
-        let live = |body| axum::body::Body::new(RequestBody::live(body, body_within));
+        let version = request.version();
+        let live = |body| axum::body::Body::new(RequestBody::live(body, version, body_within));
         let mut request = request.map(live);
         request.extensions_mut().insert(ConnectInfo(peer));
         let (mut router, streams) = (router.clone(), streams.clone());
@@ -147,6 +150,7 @@ fn connection(
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_WITHIN)
+        .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(socket), service)
 }
 

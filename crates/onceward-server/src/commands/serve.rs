@@ -22,7 +22,7 @@ use crate::authorize::Asker;
 use crate::cache::{self, SharedCache};
 use crate::cli::{Common, Serve};
 use crate::config::Config;
-use crate::config::route::{Complete, RouteSection};
+use crate::config::route::RouteSection;
 use crate::failure::Failure;
 use crate::gateway::settings::{Limits, Times, TlsFiles, Upstream};
 use crate::gateway::{Gateway, Settings, ready};
@@ -54,11 +54,14 @@ pub(crate) async fn serve(common: &Common, args: &Serve, out: &Out) -> Result<()
     let upstream = Upstream::parse(&upstream.0.to_string())?;
     logs::init(common.log_format, common.log_level)?;
     if let Some(path) = &config.server.ready_file {
-        ready::clear(path)?;
+        ready::clear_left(path)?;
     }
     let url = StoreUrl::parse(&config.store.url)?;
-    completes(&config, &url)?;
     let store = url.open_with(Access::Create, config.sqlite_options()).await?;
+    if let Some(path) = &config.server.ready_file {
+        // The store is ours now.
+        ready::clear(path)?;
+    }
     for warning in store.capabilities().warnings {
         tracing::warn!("{warning}");
     }
@@ -70,25 +73,6 @@ pub(crate) async fn serve(common: &Common, args: &Serve, out: &Out) -> Result<()
     logs::flush();
     served?;
     Ok(closed?)
-}
-
-/// Only in Postgres can an upstream complete a request in a transaction of its own.
-fn completes(config: &Config, url: &StoreUrl) -> Result<(), Failure> {
-    #[cfg(feature = "postgres")]
-    if matches!(url, StoreUrl::Postgres(_)) {
-        return Ok(());
-    }
-    let Some(route) = config.routes.iter().find(|route| route.complete == Complete::Upstream)
-    else {
-        return Ok(());
-    };
-    let message = format!(
-        "route {}: complete = \"upstream\" needs a Postgres store, where the upstream calls \
-         onceward.complete in its own transaction; the store is {}",
-        route.told(),
-        url.shown()
-    );
-    Err(Failure::usage("config.complete", message))
 }
 
 /// What a server stands on.

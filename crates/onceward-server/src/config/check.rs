@@ -5,16 +5,17 @@
 
 use std::collections::{HashMap, HashSet};
 
-use onceward::http::{Route, names};
-use onceward_core::limits::{LimitError, MAX_PART_BYTES};
+use onceward::http::{Policy, Route, names};
+use onceward_core::limits::{LimitError, MAX_PART_BYTES, MAX_RETAIN_MS};
 
-use super::field::Span;
+use super::field::{Field as _, Span, Url};
 use super::flags::Flags;
-use super::route::{RouteSection, ScopePart};
+use super::route::{Complete, RouteSection, ScopePart};
 use super::sections::{IdentitySection, Limits, Principal, Queue, Server, Source};
 use super::{Config, reading::Reading};
 use crate::cache::SharedCache;
-use crate::gateway::headers::as_services_read;
+use crate::gateway::headers::{as_services_read, is_hop_by_hop};
+use crate::gateway::settings::{UPSTREAM_FORM, Upstream};
 use crate::identity::RESERVED_TENANT;
 use crate::open::StoreUrl;
 
@@ -33,9 +34,12 @@ const ANSWER_WITHIN_MAX: Span = Span::hours(1);
 /// Notes every rule that is broken.
 pub(super) fn check(config: &Config, flags: &Flags, reading: &mut Reading) {
     server(&config.server, reading);
-    if let Err(failure) = StoreUrl::parse(&config.store.url) {
-        let message = failure.message.trim_start_matches("--store ").to_string();
-        reading.breaks("store.url", message);
+    match StoreUrl::parse(&config.store.url) {
+        Ok(url) => completes(config, &url, reading),
+        Err(failure) => {
+            let message = failure.message.trim_start_matches("--store ").to_string();
+            reading.breaks("store.url", message);
+        }
     }
     let within = config.store.answer_within;
     if within < ANSWER_WITHIN_MIN || within > ANSWER_WITHIN_MAX {
@@ -76,7 +80,33 @@ pub(super) fn check(config: &Config, flags: &Flags, reading: &mut Reading) {
     queues(&config.queues, reading);
 }
 
+/// Only in Postgres can an upstream complete a request in a transaction of its own.
+fn completes(config: &Config, url: &StoreUrl, reading: &mut Reading) {
+    #[cfg(feature = "postgres")]
+    if matches!(url, StoreUrl::Postgres(_)) {
+        return;
+    }
+    for (at, route) in config.routes.iter().enumerate() {
+        if route.complete == Complete::Upstream {
+            let message = format!(
+                "\"upstream\" needs a Postgres store, where the upstream calls onceward.complete \
+                 in its own transaction; the store is {}",
+                url.shown()
+            );
+            reading.breaks(&format!("route[{at}].complete"), message);
+        }
+    }
+}
+
+/// Whether requests can go there.
+fn upstream(path: &str, url: Option<&Url>, reading: &mut Reading) {
+    if let Some(Err(why)) = url.map(|url| Upstream::read(&url.0.to_string())) {
+        reading.breaks(path, format!("{why}; {UPSTREAM_FORM}"));
+    }
+}
+
 fn server(server: &Server, reading: &mut Reading) {
+    upstream("server.upstream", server.upstream.as_ref(), reading);
     match (&server.tls_cert, &server.tls_key) {
         (Some(_), None) => {
             reading.breaks("server.tls_cert", "needs `tls_key` beside it (or --tls-key PATH)");
@@ -104,7 +134,7 @@ fn server(server: &Server, reading: &mut Reading) {
 fn identity(config: &Config, flags: &Flags, reading: &mut Reading) {
     let identity = &config.identity;
     let missing = |name: &str, reading: &mut Reading| {
-        let source = super::field::Field::show(&identity.source).unwrap_or_default();
+        let source = identity.source.show().unwrap_or_default();
         // A field that is there and can't be read was told already.
         if !reading.is_wrong_at(&format!("identity.{name}")) {
             let flag = name.replace('_', "-");
@@ -150,7 +180,7 @@ fn identity(config: &Config, flags: &Flags, reading: &mut Reading) {
 }
 
 fn headers(identity: &IdentitySection, reading: &mut Reading) {
-    let taken = ["authorization", "host", "content-length", "content-type", "connection"];
+    let taken = ["authorization", "host", "content-length", "content-type", "cookie", "expect"];
     let pairs =
         [("tenant_header", &identity.tenant_header), ("caller_header", &identity.caller_header)];
     for (name, header) in pairs {
@@ -162,7 +192,7 @@ fn headers(identity: &IdentitySection, reading: &mut Reading) {
         let respelt = text != read
             && (*names::X_CORRELATION_ID.as_str() == *read || read.starts_with("x-forwarded-"));
         let is_taken = taken.contains(&&*read) || keys.iter().any(|key| *key == *read);
-        if is_taken || respelt || names::is_ours(&read) {
+        if is_taken || is_hop_by_hop(&read) || respelt || names::is_ours(&read) {
             let message = format!("`{text}` has a meaning of its own; name another header");
             reading.breaks(&format!("identity.{name}"), message);
         }
@@ -266,14 +296,47 @@ fn route(route: &RouteSection, path: &str, reading: &mut Reading) -> Option<Stri
         let message = "\"tenant\" and \"endpoint\" can't be left out, only \"caller\" can";
         reading.breaks(&format!("{path}.scope"), message);
     }
-    match Route::new(&route.r#match, route.policy()) {
+    upstream(&format!("{path}.upstream"), route.upstream.as_ref(), reading);
+    let (mut policy, fine) = (route.policy(), Policy::default());
+    // The policy tells of one field at a time: each that is told is put right for the next look.
+    while let Err(error) = policy.validate() {
+        reading.breaks(&format!("{path}.{}", field(&error)), bound(&error));
+        if !put_right(&mut policy, field(&error)) {
+            break;
+        }
+        if route.retain_errors.is_none() {
+            // It followed from what was put right.
+            policy.retain_errors_ms = policy.retain_ms.min(fine.retain_errors_ms);
+        }
+    }
+    match Route::new(&route.r#match, Policy::default()) {
         Ok(route) => Some(route.shape()),
         Err(error) => {
-            let field = error.field.trim_end_matches("_ms");
-            reading.breaks(&format!("{path}.{field}"), bound(&error));
+            reading.breaks(&format!("{path}.{}", field(&error)), bound(&error));
             None
         }
     }
+}
+
+/// Gives a field of a policy a value that breaks no bound; whether there is such a field.
+fn put_right(policy: &mut Policy, field: &str) -> bool {
+    let fine = Policy::default();
+    match field {
+        "lease" => policy.lease_ms = fine.lease_ms,
+        "wait" => policy.wait_ms = fine.wait_ms,
+        "retain" => policy.retain_ms = MAX_RETAIN_MS,
+        // Both have to be there for a while, and no error longer than a success.
+        "retain_errors" => {
+            policy.retain_ms = MAX_RETAIN_MS;
+            policy.retain_errors_ms = MAX_RETAIN_MS;
+        }
+        "remember" => policy.remember_ms = None,
+        "max_request_bytes" => policy.max_request_bytes = fine.max_request_bytes,
+        "max_stored_bytes" => policy.max_stored_bytes = fine.max_stored_bytes,
+        "store_headers" => policy.store_headers = fine.store_headers,
+        _ => return false,
+    }
+    true
 }
 
 fn queues(queues: &[Queue], reading: &mut Reading) {
@@ -291,13 +354,42 @@ fn queues(queues: &[Queue], reading: &mut Reading) {
         if let Err(error) = queue.terms().validate() {
             let field = match error.field {
                 "max_attempts" => "attempts",
-                other => other.trim_end_matches("_ms"),
+                _ => field(&error),
             };
             reading.breaks(&path(field), bound(&error));
         }
     }
 }
 
-fn bound(error: &LimitError) -> String {
-    format!("{} is out of bounds: {}", error.value, error.bound)
+/// The field that an error is about, as files call it.
+pub(super) fn field(error: &LimitError) -> &str {
+    error.field.trim_end_matches("_ms")
+}
+
+/// What an error says, with lengths of time as files write them.
+pub(super) fn bound(error: &LimitError) -> String {
+    let is_time = ["lease", "wait", "retain", "retain_errors", "remember"].contains(&field(error));
+    let [value, bound] = [&error.value, &error.bound].map(|text| match is_time {
+        true => times(text),
+        false => text.clone(),
+    });
+    format!("{value} is out of bounds: {bound}")
+}
+
+/// A text whose numbers are milliseconds, with units.
+fn times(text: &str) -> String {
+    let text = text.replace(" ms", "");
+    let mut told = String::with_capacity(text.len() + 16);
+    let mut rest = &*text;
+    while let Some(at) = rest.find(|character: char| character.is_ascii_digit()) {
+        let digits = rest[at..].bytes().take_while(u8::is_ascii_digit).count();
+        let (number, after) = rest[at..].split_at(digits);
+        told.push_str(&rest[..at]);
+        match number.parse() {
+            Ok(ms) => told.push_str(&Span(ms).show().unwrap_or_default()),
+            Err(_) => told.push_str(number),
+        }
+        rest = after;
+    }
+    told + rest
 }

@@ -7,6 +7,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::Config;
+use super::check::{bound, field};
 use super::field::Field;
 use super::reading::Reading;
 
@@ -120,9 +121,9 @@ impl Flags {
         ];
         if config.routes.is_empty() {
             if let Err(error) = config.unwritten.policy().validate() {
-                let field = error.field.trim_end_matches("_ms");
+                let field = field(&error);
                 let flag = format!("--{}", field.replace('_', "-"));
-                let message = format!("{} is out of bounds: {}", error.value, error.bound);
+                let message = bound(&error);
                 if about_routes.iter().any(|(known, _)| *known == flag) {
                     reading.breaks(&flag, message);
                 } else {

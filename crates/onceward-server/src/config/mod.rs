@@ -122,7 +122,7 @@ impl Config {
             queues: sections(&mut table, "queue", reading),
             unwritten: RouteSection {
                 r#match: "* /*".into(),
-                missing_key: MissingKey::Allow,
+                missing_key: Some(MissingKey::Allow),
                 ..RouteSection::default()
             },
         };

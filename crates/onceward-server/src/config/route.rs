@@ -228,15 +228,19 @@ section! {
     /// unprotected; without any, every POST, PUT, PATCH and DELETE is a route with these defaults
     /// and `missing_key = "allow"`. The first route that matches a request counts.
     RouteSection {
-        /// Method and path; a segment in braces matches any value, which belongs to the key.
+        /// Method and path; a segment in braces matches any value, which belongs to the key. A
+        /// request whose path would match a route once `.`, `..` and empty segments are resolved,
+        /// as many servers do, is refused with 400. Where the upstream takes further spellings for
+        /// the same (a slash at the end, upper case), write them as routes too.
         r#match: String = String::new(), like "\"POST /v1/projects/{project_id}/missions\"";
         /// Where its requests go. Default: the upstream of `[server]`.
         upstream: Option<Url> = None, like "\"http://127.0.0.1:8080\"";
         /// How verdicts are said.
         dialect: DialectName = DialectName::Standard;
         /// A request without a key is refused (require), gets one from its payload (derive) or is
-        /// processed without protection (allow).
-        missing_key: MissingKey = MissingKey::Require;
+        /// processed without protection (allow). Default: require; in the business dialect derive,
+        /// in the measurements dialect allow, with a Warning.
+        missing_key: Option<MissingKey> = None, like "\"require\"";
         /// What a key is unique in. Only `caller` may be left out: then all callers of a tenant
         /// share their keys.
         scope: Vec<ScopePart> = vec![ScopePart::Tenant, ScopePart::Caller, ScopePart::Endpoint];
@@ -285,7 +289,8 @@ section! {
         /// Protect (enforce), only report what would have been done (shadow), or neither (off).
         mode: Mode = Mode::Enforce;
         /// What is kept of a payload, to explain a mismatch with: nothing, a keyed hash per value,
-        /// or all of it. Default: hashed; in the business and measurements dialects full.
+        /// or all of it; of one over 1MiB never more than hashes. Default: hashed; in the business
+        /// and measurements dialects full.
         keep_payload: Option<KeepPayload> = None, like "\"hashed\"";
         /// Fields whose values are never shown, at any depth.
         mask: Vec<String> = default_mask();
@@ -303,11 +308,16 @@ impl RouteSection {
         };
         let explains = matches!(self.dialect, DialectName::Business | DialectName::Measurements);
         let kept = if explains { KeepPayload::Full } else { KeepPayload::Hashed };
+        let missing = match self.dialect {
+            DialectName::Standard | DialectName::Planning => MissingKey::Require,
+            DialectName::Measurements => MissingKey::Allow,
+            DialectName::Business => MissingKey::Derive,
+        };
         let Fingerprint { ignore, arrays, body } = self.fingerprint.clone();
         Policy {
             dialect,
             mode: self.mode,
-            missing_key: self.missing_key,
+            missing_key: self.missing_key.unwrap_or(missing),
             per_caller: self.scope.contains(&ScopePart::Caller),
             fingerprint: FingerprintPolicy { ignore, arrays, body },
             retain_ms: self.retain.0,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::field::{Size, Span};
 use crate::config::reference;
-use onceward::http::{IfMatch, Mode, RateLimit};
+use onceward::http::{IfMatch, MissingKey, Mode, RateLimit};
 use onceward_core::canonical::Arrays;
 use onceward_core::payload::KeepPayload;
 use onceward_core::record::OnAbandoned;
@@ -177,19 +177,25 @@ fn bad_files_say_what_would_be_right() {
         ("[[queue]]\nlease = \"1m\"".into(), "queue[0].name: 1 to 512 bytes"),
         ("[[queue]]\nname = \"a\"\nattempts = 1001".into(), "queue[0].attempts: 1001"),
         ("[[route]]\nretain = \"24h\"".into(), "route[0].match: is missing"),
-        (route("retain = \"20s\""), "o.toml:3: route[0].retain: 20000 is out of bounds: at least"),
+        (
+            route("retain = \"20s\""),
+            "o.toml:3: route[0].retain: \"20s\" is out of bounds: at least \"",
+        ),
         (route("retain_errors = \"25h\""), "route[0].retain_errors"),
         (
             route("retain = \"24h\"\nretain_errors = \"20s\""),
-            "o.toml:4: route[0].retain_errors: 20000 is out of bounds: at least",
+            "o.toml:4: route[0].retain_errors: \"20s\" is out of bounds: at least \"",
         ),
         (
             route("store_headers = [\"X-Total\", \"Set-Cookie\"]"),
             "o.toml:3: route[0].store_headers: set-cookie is out of bounds",
         ),
         (route("store_headers = [\"X-RateLimit-Limit\"]"), "route[0].store_headers: x-ratelimit"),
-        (route("lease = \"10ms\""), "route[0].lease: 10 is out of bounds"),
-        (route("wait = \"2m\""), "route[0].wait: 120000"),
+        (
+            route("lease = \"10ms\""),
+            "route[0].lease: \"10ms\" is out of bounds: between \"100ms\" and \"24h\"",
+        ),
+        (route("wait = \"2m\""), "route[0].wait: \"2m\""),
         (route("max_stored_bytes = \"2MiB\""), "route[0].max_stored_bytes: 2097152"),
         (route("scope = [\"tenant\"]"), "can't be left out, only \"caller\" can"),
         (route("scope = [\"tennant\"]"), "route[0].scope[0]: \"tennant\" is not known; did you"),
@@ -230,12 +236,63 @@ fn a_route_that_could_never_match_is_refused() {
     parse(&routes(&["POST /x/{a}", "PUT /x/{a}", "POST /x/{a}/y", "POST /x/é"])).unwrap();
 }
 
+/// What `serve` refuses, `config check` refuses.
+#[test]
+fn what_could_never_be_served_is_told_with_everything_else() {
+    let many: String = (0..16).map(|at| format!("/{{p{at}}}")).collect();
+    wrong(
+        &format!(
+            "[server]\nupstream = \"http://h/?a=1\"\n[[route]]\nmatch = \"POST /x\"\n\
+             upstream = \"https://h/b?c\"\ncomplete = \"upstream\"\nlease = \"10ms\"\n\
+             wait = \"2m\"\nretain = \"20s\"\nmax_stored_bytes = \"2MiB\"\n\
+             store_headers = [\"Date\"]\n[[route]]\nmatch = \"POST {many}\"\n\
+             [[route]]\nmatch = \"POST /v1/*\"\nwait = \"2m\"\n"
+        ),
+        &[
+            "o.toml:2: server.upstream: it has a query; it takes a URL",
+            "o.toml:5: route[0].upstream: it has a query",
+            "o.toml:6: route[0].complete: \"upstream\" needs a Postgres store",
+            "o.toml:7: route[0].lease: \"10ms\" is out of bounds",
+            "o.toml:8: route[0].wait: \"2m\" is out of bounds: between \"0ms\" and \"1m\"",
+            "o.toml:9: route[0].retain: \"20s\" is out of bounds: at least",
+            "o.toml:10: route[0].max_stored_bytes: 2097152",
+            "o.toml:11: route[0].store_headers: date",
+            "out of bounds: at most 15 parameters",
+            "o.toml:15: route[2].match: \"POST /v1/*\" is out of bounds: a path without wildcards",
+            "o.toml:16: route[2].wait",
+        ],
+    );
+    #[cfg(feature = "postgres")]
+    parse(
+        "[store]\nurl = \"postgres://h/d\"\n\
+         [[route]]\nmatch = \"POST /x\"\ncomplete = \"upstream\"\n",
+    )
+    .unwrap();
+}
+
+#[test]
+fn without_a_word_about_missing_keys_a_route_does_what_its_dialect_does() {
+    for (line, expected) in [
+        ("", MissingKey::Require),
+        ("dialect = \"planning\"", MissingKey::Require),
+        ("dialect = \"business\"", MissingKey::Derive),
+        ("dialect = \"measurements\"", MissingKey::Allow),
+        ("dialect = \"measurements\"\nmissing_key = \"require\"", MissingKey::Require),
+    ] {
+        let config = parse(&format!("[[route]]\nmatch = \"POST /x\"\n{line}\n")).unwrap();
+        assert_eq!(config.routes[0].policy().missing_key, expected, "{line}");
+    }
+    assert_eq!(parse("").unwrap().unwritten.policy().missing_key, MissingKey::Allow);
+}
+
 #[test]
 fn identity_headers_are_no_other_spellings_of_what_the_gateway_removes() {
     for (tenant, caller, expected) in [
         ("onceward_org", "x-user", "`onceward_org` has a meaning of its own"),
         ("x-org", "x_forwarded_for", "`x_forwarded_for` has a meaning of its own"),
         ("x-org", "x_org", "is the tenant's header too"),
+        ("te", "x-user", "`te` has a meaning of its own"),
+        ("x-org", "keep_alive", "`keep_alive` has a meaning of its own"),
     ] {
         let text =
             format!("[identity]\ntenant_header = \"{tenant}\"\ncaller_header = \"{caller}\"\n");
@@ -272,8 +329,8 @@ fn flags_win_over_the_file_and_are_named_when_they_are_wrong() {
     assert!(problems.contains("--listen: \"x\" is not an address"), "{problems}");
     assert!(problems.contains("--wait: \"2\" is not a length of time"), "{problems}");
     for (flags, told) in [
-        (Flags { lease: some("10h"), ..Flags::default() }, "retain_errors: 14400000 is out of"),
-        (Flags { lease: some("1ms"), ..Flags::default() }, "--lease: 1 is out of bounds"),
+        (Flags { lease: some("10h"), ..Flags::default() }, "retain_errors: \"4h\" is out of"),
+        (Flags { lease: some("1ms"), ..Flags::default() }, "--lease: \"1ms\" is out of bounds"),
         (Flags { upstream: some("http://u:pw@x/"), ..Flags::default() }, "--upstream: a URL with"),
     ] {
         let problems = Config::parse("", "", &flags).unwrap_err().to_string();
@@ -306,6 +363,7 @@ fn the_example_is_the_defaults() {
         r#match: route.r#match.clone(),
         upstream: route.upstream.clone(),
         authorize: route.authorize.clone(),
+        missing_key: Some(MissingKey::Require),
         retain_errors: Some(Span::hours(4)),
         remember: Some(Span::hours(24)),
         keep_payload: Some(KeepPayload::Hashed),

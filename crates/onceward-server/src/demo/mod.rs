@@ -72,12 +72,15 @@ pub(crate) async fn demo(common: &Common, args: &Demo, out: &Out) -> Result<(), 
     };
     logs::init(common.log_format, level)?;
     if let Some(path) = &args.ready_file {
-        ready::clear(path)?;
+        ready::clear_left(path)?;
     }
     let flags = Flags { store: common.store.clone(), ..Flags::default() };
     let config = Config::load(common.config.as_deref(), &flags)?;
     let url = StoreUrl::parse(&config.store.url)?;
     let store = url.open(Access::Create).await?;
+    if let Some(path) = &args.ready_file {
+        ready::clear(path)?;
+    }
     let metrics = Arc::new(Metrics::new(store.capabilities().name, false));
     let engine = Engine::new(metrics.watching(store));
     let secret_file = config.identity.secret_file.as_deref();

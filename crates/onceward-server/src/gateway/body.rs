@@ -2,6 +2,9 @@
 //!
 //! A client earns time with every byte, so that a slow line is served and a trickle is cut. An
 //! upstream may be silent for a while, however much it has sent.
+//!
+//! Over HTTP/2 the library takes a stream that the client reset without an error for one that has
+//! ended. Half a body must not pass for a whole one: only the end of the stream is an end.
 
 use std::error::Error;
 use std::io;
@@ -12,6 +15,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::Version;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use onceward::http::{BoxError, ServiceError};
@@ -21,6 +25,12 @@ use super::pool::Lent;
 
 /// Bytes that earn a client a second: about the slowest line that is still served.
 const BYTES_PER_SECOND_MIN: u64 = 1_000;
+
+/// How long after the bare end of an HTTP/2 stream it may still turn out to be a reset. Clients on
+/// Node.js that give up first end their stream, and reset it when they next write: by the book that
+/// is a whole request, and it is none. A reset drops whoever waits. Only waited for where the end
+/// came in a frame of its own, after a body that did not tell its length.
+const RESET_WITHIN: Duration = Duration::from_millis(5);
 
 /// A request's body: the client's, or one that was read whole.
 pub(crate) enum RequestBody {
@@ -33,10 +43,25 @@ pub(crate) enum RequestBody {
 /// A client's body as it comes in.
 pub(crate) struct Live {
     body: Incoming,
+    end: End,
+    /// Whether the last frame carried no bytes, only the end.
+    is_bare_end: bool,
+    ending: Option<Pin<Box<Sleep>>>,
     most: Duration,
     left: Duration,
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
     flow: Arc<Flow>,
+}
+
+/// What is known of the end of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It is as the library says.
+    Told,
+    /// Over HTTP/2, it has to be one.
+    Checked,
+    /// It was one.
+    Come,
 }
 
 /// How a client's body flows, for whoever waits for the answer.
@@ -65,15 +90,28 @@ impl Flow {
 }
 
 impl RequestBody {
-    /// The body of a request that has just come in.
-    pub(crate) fn live(body: Incoming, most: Duration) -> Self {
-        Self::Live(Live { body, most, left: most, waiting: None, flow: Arc::default() })
+    /// The body of a request that has just come in, over this version of HTTP.
+    pub(crate) fn live(body: Incoming, version: Version, most: Duration) -> Self {
+        let end = match version == Version::HTTP_2 && !body.is_end_stream() {
+            true => End::Checked,
+            false => End::Told,
+        };
+        Self::Live(Live {
+            body,
+            end,
+            is_bare_end: false,
+            ending: None,
+            most,
+            left: most,
+            waiting: None,
+            flow: Arc::default(),
+        })
     }
 
     /// How it flows; none when it is whole.
     pub(super) fn flow(&self) -> Option<Arc<Flow>> {
         match self {
-            Self::Live(live) if !live.body.is_end_stream() => Some(live.flow.clone()),
+            Self::Live(live) if !live.is_end() => Some(live.flow.clone()),
             _ => None,
         }
     }
@@ -106,16 +144,42 @@ impl Live {
         polled
     }
 
+    fn is_end(&self) -> bool {
+        self.end != End::Checked && self.body.is_end_stream()
+    }
+
+    /// The library says that nothing more comes.
+    fn check_end(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if !self.body.is_end_stream() {
+            let why = "its stream was reset before its end";
+            return Poll::Ready(Some(
+                Err(io::Error::new(io::ErrorKind::UnexpectedEof, why).into()),
+            ));
+        }
+        if self.is_bare_end && self.body.size_hint().exact().is_none() {
+            let wait = || Box::pin(tokio::time::sleep(RESET_WITHIN));
+            ready!(self.ending.get_or_insert_with(wait).as_mut().poll(context));
+        }
+        self.end = End::Come;
+        Poll::Ready(None)
+    }
+
     fn poll_in_time(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match Pin::new(&mut self.body).poll_frame(context) {
+            Poll::Ready(None) if self.end == End::Checked => self.check_end(context),
             Poll::Ready(frame) => {
-                let bytes = match &frame {
-                    Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len) as u64,
-                    _ => 0,
+                let data = match &frame {
+                    Some(Ok(frame)) => frame.data_ref().map(Bytes::len),
+                    _ => None,
                 };
+                self.is_bare_end = data == Some(0);
+                let bytes = data.unwrap_or_default() as u64;
                 let waited = self.waiting.take().map_or(Duration::ZERO, |(at, _)| at.elapsed());
                 let earned = Duration::from_millis(bytes * 1_000 / BYTES_PER_SECOND_MIN);
                 self.left = (self.left.saturating_sub(waited) + earned).min(self.most);
@@ -150,7 +214,7 @@ impl HttpBody for RequestBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Live(live) => live.body.is_end_stream(),
+            Self::Live(live) => live.is_end(),
             Self::Whole(bytes) => bytes.is_none(),
         }
     }

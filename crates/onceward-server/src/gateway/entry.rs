@@ -1,7 +1,8 @@
 //! The entrance: what every request passes before the layer sees it.
 //!
-//! Refused here, with the connection closed behind it: double framing, upgrades, tunnels. Nothing
-//! of these reaches a store or an upstream.
+//! Refused here, with the connection closed behind it: double framing, upgrades, tunnels, and paths
+//! that the upstream can't be asked for or would read as another one. Nothing of these reaches a
+//! store or an upstream.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -14,12 +15,13 @@ use http::header::{CONNECTION, HOST, UPGRADE};
 use http::{HeaderName, HeaderValue, Method, Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::service::Service;
-use onceward::http::{Body, Code, Dialect, Onceward, Refusal, names};
+use onceward::http::{Body, Code, Dialect, Onceward, Refusal, Routes, names};
 
 use super::body::RequestBody;
 use super::forward::Forward;
 use super::headers;
 use super::listen::{Peer, Serves};
+use super::path;
 use super::sent::{How, Sent};
 use super::settings::Settings;
 use super::sight::Watch;
@@ -36,6 +38,8 @@ struct Shared {
     protected: Onceward<Forward>,
     watch: Watch,
     identity_headers: Vec<HeaderName>,
+    routes: Routes,
+    path_bytes_max: usize,
     body_for: Duration,
 }
 
@@ -50,6 +54,8 @@ impl Entrance {
             protected,
             watch: Watch::new(metrics),
             identity_headers: settings.identity_headers.clone(),
+            routes: settings.routes.clone(),
+            path_bytes_max: settings.path_bytes_max(),
             body_for: settings.times.body,
         }))
     }
@@ -83,7 +89,7 @@ impl Service<Request<Incoming>> for Connection {
     fn call(&self, request: Request<Incoming>) -> Answering {
         let nth = self.requests.fetch_add(1, Ordering::Relaxed);
         let double = self.peer.double_framed.is(nth);
-        if let Some(detail) = malformed(&request, double) {
+        if let Some(detail) = self.shared.refuses(&request, double) {
             let response = refused(&request, detail);
             let response = response.map(|body| self.peer.streams.send(body, How::Whole));
             return Box::pin(std::future::ready(Ok(response)));
@@ -93,7 +99,7 @@ impl Service<Request<Incoming>> for Connection {
         headers::strip_hop_by_hop(&mut head.headers, &self.shared.identity_headers);
         headers::strip_lookalikes(&mut head.headers, &self.shared.identity_headers);
         headers::introduce(&mut head, &self.peer.address, self.peer.is_tls);
-        let body = RequestBody::live(body, self.shared.body_for);
+        let body = RequestBody::live(body, version, self.shared.body_for);
         let seen = self.shared.watch.begin(&head.headers);
         let answering = tower::Service::call(
             &mut self.shared.protected.clone(),
@@ -116,7 +122,20 @@ impl Service<Request<Incoming>> for Connection {
     }
 }
 
-/// Why a request can't be served at all.
+impl Shared {
+    /// Why a request can't be served at all.
+    fn refuses(&self, request: &Request<Incoming>, double: bool) -> Option<&'static str> {
+        let uri = request.uri();
+        if uri.path_and_query().is_some_and(|path| path.as_str().len() > self.path_bytes_max) {
+            // Before it is claimed: no retry would be shorter.
+            return Some("its path and query are too long for the upstream");
+        }
+        malformed(request, double)
+            .or_else(|| path::ambiguous(request.method(), uri.path(), &self.routes))
+    }
+}
+
+/// Why a request can't be understood.
 fn malformed(request: &Request<Incoming>, double: bool) -> Option<&'static str> {
     if double {
         return Some(

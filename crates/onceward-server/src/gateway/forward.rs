@@ -95,7 +95,7 @@ impl Inner {
         if let Some(AsSent(uri)) = head.extensions.remove() {
             head.uri = uri;
         }
-        target.address(&mut head);
+        target.address(&mut head)?;
         let flow = body.flow();
         let sending = target.pool.send(Request::from_parts(head, body), self.silence);
         let sent = self.in_time(sending, flow.as_deref()).await;
@@ -147,15 +147,20 @@ impl Inner {
 }
 
 impl Target {
-    /// Makes a request one to this upstream.
-    fn address(&self, head: &mut Parts) {
-        let own = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-        let path = if self.base.is_empty() {
-            head.uri.path_and_query().cloned()
+    /// Makes a request one to this upstream. What has no address there is not sent: any other
+    /// address would be another request.
+    fn address(&self, head: &mut Parts) -> Result<(), ServiceError> {
+        let own = head.uri.path_and_query().cloned();
+        let own = own.unwrap_or_else(|| PathAndQuery::from_static("/"));
+        let path = if self.base.is_empty() || own == "*" {
+            own
         } else {
-            format!("{}{own}", self.base).parse().ok()
+            let whole = format!("{}{own}", self.base);
+            whole.parse().map_err(|_| {
+                let bytes = whole.len();
+                ServiceError::NotSent(format!("{bytes} bytes are no path for the upstream"))
+            })?
         };
-        let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
         head.uri = Uri::from(path);
         head.version = Version::HTTP_11;
         // We have asked for the body already, or will when the upstream takes it.
@@ -168,6 +173,7 @@ impl Target {
                 head.headers.entry(HOST).or_insert_with(|| self.fallback_host.clone());
             }
         }
+        Ok(())
     }
 }
 

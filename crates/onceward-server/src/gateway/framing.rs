@@ -5,15 +5,17 @@
 //! library drops the length silently and takes every list of codings that ends in `chunked`, so
 //! that nobody behind it can tell: this file watches the bytes on their way in and tells which
 //! request it was. One `chunked` is one framing; every other coding counts as double. It decides
-//! nothing; when it loses its place, the library's own reading still holds.
+//! nothing. What can't be followed is refused by the library too; a line that is longer than the
+//! library takes ends the connection, so that nobody hides behind it.
 //!
 //! It changes one thing. The library answers a control character in a header with a bare 400 of its
 //! own. In a key it gets the high bit set, which the library lets pass and no key may have: so the
 //! refusal is the layer's, in the words of its route. Not done where the line came in several
 //! reads, and not in HTTP/2, whose library ends the stream.
 
-/// Longest head line that is looked at; the library refuses longer heads by itself.
-const LINE_BYTES_MAX: usize = 64 * 1024;
+/// How much longer than a head a line may become before it is given up: more than the library reads
+/// at a time, so that its own refusal of a head that is too long comes first.
+const LINE_BYTES_MORE: usize = 64 * 1024;
 /// How an HTTP/2 connection begins, up to its first line end.
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0";
 /// The bit that no character of a key may have.
@@ -22,13 +24,15 @@ const NO_KEYS: u8 = 0x80;
 const KEY_HEADERS: [&str; 2] = ["idempotency-key", "x-idempotency-key"];
 
 /// Follows the bytes of one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Framing {
     at: At,
     line: Vec<u8>,
+    line_bytes_max: usize,
     head: Head,
     heads: u64,
     double: Option<u64>,
+    is_lost: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +59,24 @@ struct Head {
 }
 
 impl Framing {
+    /// At the start of a connection whose heads have at most so many bytes.
+    pub(super) fn new(head_bytes_max: usize) -> Self {
+        Self {
+            at: At::default(),
+            line: Vec::new(),
+            line_bytes_max: head_bytes_max.saturating_add(LINE_BYTES_MORE),
+            head: Head::default(),
+            heads: 0,
+            double: None,
+            is_lost: false,
+        }
+    }
+
+    /// Whether a line was too long to follow: nobody may read on.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
     /// Which request of this connection, counted from 0, was framed twice; none so far otherwise.
     pub(super) fn double(&self) -> Option<u64> {
         self.double
@@ -96,8 +118,10 @@ impl Framing {
     fn lines<'a>(&mut self, bytes: &'a mut [u8]) -> &'a mut [u8] {
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             self.line.extend_from_slice(bytes);
-            if self.line.len() > LINE_BYTES_MAX {
-                self.off();
+            if self.line.len() > self.line_bytes_max {
+                self.is_lost = true;
+                self.at = At::Off;
+                self.line = Vec::new();
             }
             return &mut [];
         };
@@ -114,11 +138,6 @@ impl Framing {
             self.line = whole;
         }
         rest
-    }
-
-    fn off(&mut self) {
-        self.at = At::Off;
-        self.line = Vec::new();
     }
 
     fn line_ends(&mut self, line: &mut [u8]) {
@@ -198,7 +217,7 @@ mod tests {
     #[track_caller]
     fn check(bytes: &str, double: Option<u64>, heads: u64) {
         for size in [1, 3, bytes.len()] {
-            let mut framing = Framing::default();
+            let mut framing = Framing::new(1 << 10);
             let mut read = bytes.as_bytes().to_vec();
             read.chunks_mut(size).for_each(|piece| framing.feed(piece));
             assert_eq!(read, bytes.as_bytes(), "nothing is changed");
@@ -249,10 +268,19 @@ mod tests {
     fn what_can_not_be_followed_is_left_alone() {
         check("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\ncontent-length", None, 0);
         check("POST / HTTP/1.1\r\ncontent-length: x\r\n\r\nabc", None, 1);
-        let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(2 * LINE_BYTES_MAX));
-        let mut framing = Framing::default();
+    }
+
+    #[test]
+    fn a_line_is_followed_as_far_as_a_head_may_go_and_then_given_up() {
+        let mut framing = Framing::new(200_000);
+        let framed = "content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n";
+        let long = format!("GET / HTTP/1.1\r\nx: {}\r\n{framed}", "x".repeat(190_000));
         long.into_bytes().chunks_mut(1_000).for_each(|piece| framing.feed(piece));
-        assert!(framing.line.is_empty() && framing.past_first_head());
+        assert_eq!((framing.double(), framing.is_lost()), (Some(0), false));
+        let mut framing = Framing::new(200_000);
+        let endless = format!("GET / HTTP/1.1\r\nx: {}", "x".repeat(300_000));
+        endless.into_bytes().chunks_mut(1_000).for_each(|piece| framing.feed(piece));
+        assert!(framing.line.is_empty() && framing.is_lost());
     }
 
     #[test]
@@ -260,7 +288,7 @@ mod tests {
         let head =
             b"POST / HTTP/1.1\r\nx: a\x7fb\r\nIdempotency-KEY: \"a\x7f\tb\rc\0\"\r\n\r\n\x7f";
         let mut read = head.to_vec();
-        let mut framing = Framing::default();
+        let mut framing = Framing::new(1 << 10);
         framing.feed(&mut read);
         let softened =
             b"POST / HTTP/1.1\r\nx: a\x7fb\r\nIdempotency-KEY: \"a\xff\tb\x8dc\x80\"\r\n\r\n\x7f";

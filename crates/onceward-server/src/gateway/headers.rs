@@ -53,6 +53,11 @@ const END_TO_END: [HeaderName; 15] = [
     X_FORWARDED_PROTO,
 ];
 
+/// Whether a header ends at this hop, in whatever spelling.
+pub(crate) fn is_hop_by_hop(read: &str) -> bool {
+    HOP_BY_HOP.iter().any(|name| *name == *read)
+}
+
 /// Removes what ends at this hop; `identity` stays whatever `Connection` says.
 pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap, identity: &[HeaderName]) {
     let mut named: Vec<HeaderName> = Vec::new();

@@ -100,6 +100,7 @@ pub(super) trait Serves: Clone + Send + Sync + 'static {
 pub(super) struct Server {
     http: auto::Builder<TokioExecutor>,
     places: Arc<Semaphore>,
+    head_bytes_max: usize,
     headers_for: Duration,
     patience: Patience,
     stopped: watch::Receiver<bool>,
@@ -123,6 +124,7 @@ impl Server {
         Self {
             http,
             places: Arc::new(Semaphore::new(limits.connections_max.min(Semaphore::MAX_PERMITS))),
+            head_bytes_max: limits.head_bytes_max,
             headers_for: times.headers,
             patience: Patience {
                 write_for: times.write,
@@ -205,7 +207,7 @@ impl Server {
         S: Serves,
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let socket = Socket::new(stream, self.headers_for, self.patience);
+        let socket = Socket::new(stream, self.head_bytes_max, self.headers_for, self.patience);
         let Ok(address) = HeaderValue::from_str(&address.ip().to_string()) else { return };
         let (double_framed, streams) = (socket.double_framed(), socket.streams());
         let peer = Peer { address, is_tls, double_framed, streams };

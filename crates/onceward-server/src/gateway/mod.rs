@@ -7,7 +7,7 @@
 //! | file | what |
 //! |---|---|
 //! | `listen`, `socket`, `sent`, `framing`, `tls` | connections: limits, time-outs, framed twice |
-//! | `entry`, `headers`, `body` | one request: what is refused, what is passed on |
+//! | `entry`, `path`, `headers`, `body` | one request: what is refused, what is passed on |
 //! | `forward`, `pool` | connections out: what was sent, what was not |
 //! | `sight` | what is counted and logged of a request |
 //! | `ready` | the ready file |
@@ -18,6 +18,7 @@ mod forward;
 mod framing;
 pub(crate) mod headers;
 pub(crate) mod listen;
+mod path;
 mod pool;
 pub(crate) mod ready;
 pub(crate) mod sent;

@@ -1,11 +1,14 @@
 //! The ready file: tells programs where we listen, once everything accepts connections.
 //!
 //! It appears whole or not at all; one that an earlier run left is removed first, so that nobody
-//! waits for a process that is gone.
+//! waits for a process that is gone. That of a process that lives stays until what it stands on is
+//! ours: one who fails to take its place must not make it look gone.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+use rustix::process::Pid;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -18,6 +21,22 @@ pub(crate) fn clear(path: &Path) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// As [`clear`], unless whoever wrote it still lives.
+pub(crate) fn clear_left(path: &Path) -> Result<(), Failure> {
+    let told = std::fs::read(path).ok();
+    let told: Option<Value> = told.and_then(|told| serde_json::from_slice(&told).ok());
+    let pid = told.and_then(|told| i32::try_from(told.get("pid")?.as_i64()?).ok());
+    if pid.is_some_and(lives) { Ok(()) } else { clear(path) }
+}
+
+/// Whether another process has this number. Where numbers are few, as in a container, it may be
+/// our own.
+fn lives(pid: i32) -> bool {
+    let other = Pid::from_raw(pid).filter(|pid| *pid != rustix::process::getpid());
+    let asked = other.map(rustix::process::test_kill_process);
+    asked.is_some_and(|asked| matches!(asked, Ok(()) | Err(Errno::PERM)))
 }
 
 /// Says that everything accepts connections.

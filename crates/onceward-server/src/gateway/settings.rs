@@ -12,6 +12,9 @@ use onceward::http::Routes;
 
 use crate::failure::Failure;
 
+/// Bytes of the longest URI that the HTTP library can hold.
+const URI_BYTES_MAX: usize = 65_534;
+
 /// What a gateway is told.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -34,6 +37,15 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
     /// Time-outs.
     pub(crate) times: Times,
+}
+
+impl Settings {
+    /// Longest path and query that every upstream can be asked for.
+    pub(super) fn path_bytes_max(&self) -> usize {
+        let upstreams = self.route_upstreams.values().chain([&self.upstream]);
+        let base = upstreams.map(|upstream| upstream.base.len()).max();
+        URI_BYTES_MAX - base.unwrap_or_default().min(URI_BYTES_MAX)
+    }
 }
 
 /// PEM files of a listener.
@@ -110,6 +122,10 @@ impl Default for Times {
     }
 }
 
+/// What an upstream looks like, for whoever wrote it otherwise.
+pub(crate) const UPSTREAM_FORM: &str =
+    "it takes a URL as in http://127.0.0.1:8080 or https://api.internal/base";
+
 /// Where requests go: scheme, authority, and a path in front of every request's own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Upstream {
@@ -124,28 +140,30 @@ impl Upstream {
     pub(crate) fn parse(url: &str) -> Result<Self, Failure> {
         // What stands before an @ may be a password.
         let shown = if url.contains('@') { String::new() } else { format!(" {url:?}") };
-        let bad = |why: &str| {
-            let message = format!(
-                "--upstream{shown}: {why}; it takes a URL as in http://127.0.0.1:8080 or \
-                 https://api.internal/base"
-            );
-            Failure::usage("upstream.url", message)
-        };
-        let uri: Uri = url.parse().map_err(|_| bad("that is not a URL"))?;
+        Self::read(url).map_err(|why| {
+            Failure::usage("upstream.url", format!("--upstream{shown}: {why}; {UPSTREAM_FORM}"))
+        })
+    }
+
+    /// From a URL, or why it is none that requests can go to.
+    pub(crate) fn read(url: &str) -> Result<Self, &'static str> {
+        const NO_URL: &str = "that is not a URL";
+        const NO_HOST: &str = "it names no host";
+        let uri: Uri = url.parse().map_err(|_| NO_URL)?;
         let parts = uri.clone().into_parts();
         let scheme = parts.scheme.as_ref().map(http::uri::Scheme::as_str);
         if !matches!(scheme, Some("http" | "https")) {
-            return Err(bad("it does not begin with http:// or https://"));
+            return Err("it does not begin with http:// or https://");
         }
-        let authority = parts.authority.as_ref().ok_or_else(|| bad("it names no host"))?;
+        let authority = parts.authority.as_ref().ok_or(NO_HOST)?;
         if authority.as_str().contains('@') {
-            return Err(bad("it has a login in it, which is not supported"));
+            return Err("it has a login in it, which is not supported");
         }
         if authority.host().is_empty() {
-            return Err(bad("it names no host"));
+            return Err(NO_HOST);
         }
         if uri.query().is_some() {
-            return Err(bad("it has a query"));
+            return Err("it has a query");
         }
         let base = uri.path().trim_end_matches('/').to_string();
         let origin = Uri::builder()
@@ -153,7 +171,7 @@ impl Upstream {
             .authority(authority.clone())
             .path_and_query("/")
             .build()
-            .map_err(|_| bad("that is not a URL"))?;
+            .map_err(|_| NO_URL)?;
         Ok(Self { origin, base })
     }
 

@@ -75,11 +75,16 @@ impl Patience {
 }
 
 impl<S> Socket<S> {
-    /// Watches a connection that has just been made.
-    pub(crate) fn new(inner: S, first_head_for: Duration, patience: Patience) -> Self {
+    /// Watches a connection that has just been made, whose heads have at most so many bytes.
+    pub(crate) fn new(
+        inner: S,
+        head_bytes_max: usize,
+        first_head_for: Duration,
+        patience: Patience,
+    ) -> Self {
         Self {
             inner,
-            framing: Framing::default(),
+            framing: Framing::new(head_bytes_max),
             double: DoubleFramed(Arc::new(AtomicU64::new(NONE))),
             first_head: Some(Box::pin(tokio::time::sleep(first_head_for))),
             patience,
@@ -100,14 +105,19 @@ impl<S> Socket<S> {
         self.streams.clone()
     }
 
-    fn seen(&mut self, bytes: &mut [u8]) {
+    fn seen(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         self.framing.feed(bytes);
+        if self.framing.is_lost() {
+            let why = "a line of the request is too long to follow";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
         if let Some(request) = self.framing.double() {
             self.double.0.store(request, Ordering::Release);
         }
         if self.framing.past_first_head() {
             self.first_head = None;
         }
+        Ok(())
     }
 
     /// An answer whose time is over ends the connection, whatever else goes well on it. Looked at
@@ -201,10 +211,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
             read
         };
         match read {
-            Poll::Ready(Ok(())) => {
-                this.seen(&mut buffer.filled_mut()[before..]);
-                Poll::Ready(Ok(()))
-            }
+            Poll::Ready(Ok(())) => Poll::Ready(this.seen(&mut buffer.filled_mut()[before..])),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => this.wait_for_client(context),
         }
@@ -259,7 +266,7 @@ mod tests {
     fn socket(bytes_per_second: u32) -> (Socket<DuplexStream>, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(16);
         let patience = Patience { write_for: WRITE_FOR, bytes_per_second };
-        (Socket::new(ours, Duration::from_secs(60), patience), theirs)
+        (Socket::new(ours, 1 << 16, Duration::from_secs(60), patience), theirs)
     }
 
     /// Takes ten bytes now and then, never nothing for as long as a stall may last.

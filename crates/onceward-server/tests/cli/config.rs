@@ -33,7 +33,7 @@ fn everything_that_is_wrong_is_told_at_once_with_exit_2() {
     assert_eq!((told.code, told.stdout.as_str()), (2, ""));
     for words in [
         "bad.toml:2: server.listn: unknown field; did you mean `listen`?",
-        "bad.toml:5: route[0].retain: 5000 is out of bounds",
+        "bad.toml:5: route[0].retain: \"5s\" is out of bounds",
         "attempts × back-off + lease + wait",
     ] {
         assert!(told.stderr.contains(words), "no {words:?} in {}", told.stderr);

@@ -25,6 +25,7 @@ mod postgres;
 mod process;
 #[path = "../../../onceward/tests/support/redis.rs"]
 mod redis_server;
+mod resets;
 mod routes;
 mod servers;
 mod settings;

@@ -36,7 +36,7 @@ fn wrong_usage_is_exit_2_and_says_what_to_do() {
         (&["serve", "--upstream", "http://x", "--identity", "header"], "--tenant-header"),
         (&["serve", "--upstream", "http://x", "--lease", "1"], "30s"),
         (&["serve", "--upstream", "http://x", "--lease", "50ms"], "lease"),
-        (&["serve", "--upstream", "http://x", "--lease", "10h"], "error: retain_errors: 14400000"),
+        (&["serve", "--upstream", "http://x", "--lease", "10h"], "error: retain_errors: \"4h\""),
         (&["serve", "--upstream", "http://u:hunter2@x/"], "--upstream: a URL with a login"),
         (&["serve", "--upstream", "http://x/#hunter2"], "--upstream: a URL with a fragment"),
         (&["serve", "--upstream", "http://x", "--store", "redis://x"], "sqlite:"),
@@ -69,9 +69,12 @@ async fn what_is_taken_is_exit_1_and_says_so() {
     let _first = Gateway::start(&folder, upstream, &[]);
     let second =
         ["serve", "--upstream", "http://x", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-    let (code, said) = ran(&folder, &second);
+    let ready = std::fs::read_to_string(folder.join("ready.json")).unwrap();
+    let (code, said) = ran(&folder, &[&second[..], &["--ready-file", "ready.json"]].concat());
     assert_eq!(code, 1, "{said}");
     assert!(said.contains("onceward.db"), "{said}");
+    // The first one runs on, and whoever looks for it finds it.
+    assert_eq!(std::fs::read_to_string(folder.join("ready.json")).unwrap(), ready);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -198,3 +198,58 @@ async fn json_that_is_too_large_to_compare_is_413() {
     let bytes = bytes.body(Full::new(bytes::Bytes::from(large))).unwrap();
     assert_eq!(send(gateway.listen, bytes).await.status, 201);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_that_would_be_protected_once_tidied_up_is_refused() {
+    let file = "[[route]]\nmatch = \"POST /things/{id}\"\n";
+    let (gateway, app) = with_file("tidied", file).await;
+    for path in ["/things/./7", "/x/../things/7", "//things/7", "/things/x/%2e%2E/7", "/.%2e/x"] {
+        let refused = post(gateway.listen, path, None, "{}").await;
+        assert_eq!(refused.problem(), (400, "request.malformed".into()), "{path}");
+    }
+    assert_eq!(app.ran(), 0);
+    assert_eq!(post(gateway.listen, "/things/7", Some("k"), "{}").await.status, 201);
+    assert_eq!(post(gateway.listen, "/other//x", None, "{}").await.status, 404, "passed on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_payload_is_taken_where_payloads_are_kept_in_full() {
+    let file = "[[route]]\nmatch = \"POST /payments\"\ndialect = \"business\"\n\
+                [[route]]\nmatch = \"POST /echo\"\nkeep_payload = \"full\"\n";
+    let (gateway, app) = with_file("kept_large", file).await;
+    let large = |end: &str| format!("{{\"a\":\"{}\",\"b\":{end}}}", "x".repeat(3 << 20));
+    for (path, status) in [("/payments", 201), ("/echo", 200)] {
+        let first = post(gateway.listen, path, Some("k"), &large("1")).await;
+        assert_eq!(first.status, status, "{path}: {first:?}");
+        assert!(
+            post(gateway.listen, path, Some("k"), &large("1"))
+                .await
+                .header("content-type")
+                .is_some()
+        );
+    }
+    assert_eq!(app.ran(), 2);
+    let other = post(gateway.listen, "/echo", Some("k"), &large("2")).await;
+    assert_eq!((other.status, &other.json()["differs"]), (422, &serde_json::json!(["/b"])));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_is_counted_and_told_as_such() {
+    let denies = axum::Router::new().fallback(|| async { http::StatusCode::FOUND });
+    let url = format!("http://{}/may", serve(denies).await);
+    let file = format!(
+        "[[route]]\nmatch = \"POST /payments\"\ndialect = \"measurements\"\nauthorize = \"{url}\"\n"
+    );
+    let (gateway, app) = with_file("denied", &file).await;
+    let denied = post(gateway.listen, "/payments", Some("k"), "{}").await;
+    assert_eq!((denied.status, denied.header("x-idempotency-key")), (302, Some("k")));
+    assert_eq!(app.ran(), 0);
+    let metrics = Request::get("/metrics")
+        .header("host", "x")
+        .header("authorization", "Bearer operator-of-the-tests");
+    let metrics = metrics.body(Full::<bytes::Bytes>::default()).unwrap();
+    let metrics = send(gateway.admin, metrics).await;
+    let text = String::from_utf8(metrics.body.to_vec()).unwrap();
+    let counted = "onceward_requests_total{endpoint=\"POST /payments\",verdict=\"auth.forbidden\"";
+    assert!(text.contains(counted), "{text}");
+}

@@ -146,6 +146,8 @@ async fn pay(State(app): Api, headers: HeaderMap, body: Bytes) -> impl IntoRespo
         ("onceward-forged", "yes"),
         ("idempotency-replayed", "forged"),
         ("x-idempotency-replay", "forged"),
+        ("onceward_fence", "forged"),
+        ("idempotency_replayed", "forged"),
         ("connection", "x-private"),
         ("x-private", "of this hop"),
     ];

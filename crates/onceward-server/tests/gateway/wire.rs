@@ -16,7 +16,7 @@ use super::target::{Gateway, Setup, Target, folder, serve};
 use super::upstream::App;
 
 /// A POST by alice as bytes, with further header lines.
-fn bytes(path: &str, key: &str, further: &str, body: &str) -> String {
+fn bytes_of(path: &str, key: &str, further: &str, body: &str) -> String {
     format!(
         "POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer alice\r\n\
          content-type: application/json\r\nidempotency-key: {key}\r\n{further}\r\n{body}"
@@ -24,7 +24,7 @@ fn bytes(path: &str, key: &str, further: &str, body: &str) -> String {
 }
 
 fn with_length(path: &str, key: &str, body: &str) -> String {
-    bytes(path, key, &format!("content-length: {}\r\n", body.len()), body)
+    bytes_of(path, key, &format!("content-length: {}\r\n", body.len()), body)
 }
 
 async fn target(name: &str) -> std::sync::Arc<Target> {
@@ -62,19 +62,76 @@ async fn double_framing_is_400_and_closes() {
     let coded = "transfer-encoding: gzip, chunked\r\n".to_string();
     let framed = [format!("{length}{chunked}"), format!("{chunked}{length}")];
     for both in framed.into_iter().chain([coded, format!("{chunked}{chunked}")]) {
-        let answer = raw(at.address, bytes("/payments", "k", &both, chunks).as_bytes()).await;
+        let answer = raw(at.address, bytes_of("/payments", "k", &both, chunks).as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
         assert!(answer.contains("request.malformed"), "{answer}");
         // Also behind a request that is fine, which is answered.
         let fine = with_length("/status/200", "k", "{}");
-        let behind = format!("{fine}{}", bytes("/payments", "k", &both, chunks));
+        let behind = format!("{fine}{}", bytes_of("/payments", "k", &both, chunks));
         let answers = raw(at.address, behind.as_bytes()).await;
         assert!(answers.starts_with("HTTP/1.1 200"), "{answers}");
         assert!(answers.contains("HTTP/1.1 400"), "{answers}");
     }
     assert_eq!(at.app.ran(), 1, "only what was fine ran, once");
-    let bad_length = bytes("/payments", "k", "content-length: 3\r\ncontent-length: 4\r\n", "{}");
+    let bad_length = bytes_of("/payments", "k", "content-length: 3\r\ncontent-length: 4\r\n", "{}");
     assert!(raw(at.address, bad_length.as_bytes()).await.starts_with("HTTP/1.1 400"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn double_framing_is_seen_behind_a_long_line_too() {
+    let folder = folder("long_line");
+    std::fs::write(folder.join("onceward.toml"), "[limits]\nheader_bytes = \"256KiB\"\n").unwrap();
+    let app = App::new();
+    let gateway = Gateway::start(&folder, serve(app.router()).await, &[]);
+    let both = "content-length: 3\r\ntransfer-encoding: chunked\r\n";
+    for bytes in [60_000, 90_000, 200_000] {
+        let long = format!("x-long: {}\r\n", "x".repeat(bytes));
+        let head = bytes_of("/payments", "k", &format!("{long}{both}"), "0\r\n\r\n");
+        let answer = raw(gateway.listen, head.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{bytes}: {answer}");
+        // Also in the second request of a connection whose first one had such a line.
+        let get = format!("GET /payments HTTP/1.1\r\nhost: x\r\n{long}\r\n");
+        let second = format!("{get}{}", bytes_of("/payments", "k", both, "0\r\n\r\n"));
+        let answers = raw(gateway.listen, second.as_bytes()).await;
+        assert!(answers.starts_with("HTTP/1.1 200"), "{bytes}: {answers}");
+        assert!(answers.contains("HTTP/1.1 400"), "{bytes}: {answers}");
+    }
+    // Longer than any head may be.
+    let endless = format!("GET /payments HTTP/1.1\r\nx: {}", "x".repeat(1 << 20));
+    raw(gateway.listen, endless.as_bytes()).await;
+    assert_eq!(app.ran(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_that_is_too_long_for_the_upstream_is_refused_and_never_another_one() {
+    let (folder, app) = (folder("long_path"), App::new());
+    std::fs::write(folder.join("onceward.toml"), "[limits]\nheader_bytes = \"256KiB\"\n").unwrap();
+    let upstream = serve(app.router()).await;
+    let base = format!("http://{upstream}/{}", "b".repeat(60));
+    let gateway = Gateway::start_at(&folder, &base, &[]);
+    let long = format!("/{}", "a".repeat(65_490));
+    for key in [Some("k"), None] {
+        let refused = post(gateway.listen, &long, key, "{}").await;
+        assert_eq!(refused.problem(), (400, "request.malformed".into()), "{key:?}");
+    }
+    // As long as can be: the upstream is asked for what was asked here.
+    let fits = format!("/{}", "a".repeat(65_534 - 61 - 1));
+    assert_eq!(post(gateway.listen, &fits, Some("k"), "{}").await.status, 404);
+    let star = "OPTIONS * HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    assert!(raw(gateway.listen, star.as_bytes()).await.starts_with("HTTP/1.1 "));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_has_one_id_for_everybody() {
+    let at = target("request_ids").await;
+    for key in [None, Some("k")] {
+        let mut sent = request("/echo", key, "{}");
+        sent.headers_mut().append("x-request-id", "one".parse().unwrap());
+        sent.headers_mut().append("x-request-id", "two".parse().unwrap());
+        let seen = send(at.address, sent).await;
+        assert_eq!(seen.header("x-request-id"), Some("one"));
+        assert_eq!(seen.json()["headers"]["x-request-id"], serde_json::json!(["one"]));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -86,7 +143,7 @@ async fn a_control_character_in_a_key_is_refused_as_any_other_bad_key() {
     }
     // The connection lives on: what follows is answered.
     let further = "content-length: 2\r\nconnection: close\r\n";
-    all.extend_from_slice(bytes("/status/200", "fine", further, "{}").as_bytes());
+    all.extend_from_slice(bytes_of("/status/200", "fine", further, "{}").as_bytes());
     let answers = raw(at.address, &all).await;
     assert_eq!(answers.matches("\"code\":\"idempotency.key_invalid\"").count(), 4, "{answers}");
     assert_eq!(answers.matches("HTTP/1.1 400").count(), 4, "{answers}");
@@ -131,7 +188,7 @@ async fn bytes_smuggled_behind_a_refused_or_replayed_body_never_run() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upgrades_and_tunnels_are_refused() {
     let at = target("upgrades").await;
-    let upgrade = bytes("/payments", "k", "connection: upgrade\r\nupgrade: websocket\r\n", "");
+    let upgrade = bytes_of("/payments", "k", "connection: upgrade\r\nupgrade: websocket\r\n", "");
     let tunnel = "CONNECT api.example:443 HTTP/1.1\r\nhost: api.example:443\r\n\r\n";
     for refused in [upgrade.as_str(), tunnel] {
         let answer = raw(at.address, refused.as_bytes()).await;
@@ -196,7 +253,7 @@ async fn slow_heads_are_cut() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_bodies_are_cut_and_leave_nothing() {
     let (gateway, app) = with_flags("slow_bodies", &["--body-timeout", "300ms"]).await;
-    let head = bytes("/payments", "k", "content-length: 1000\r\n", "{");
+    let head = bytes_of("/payments", "k", "content-length: 1000\r\n", "{");
     let answer = raw(gateway.listen, head.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("too slowly"), "{answer}");
     // A trickle does not earn its time.

@@ -14,7 +14,8 @@ use onceward_core::fingerprint::{
 };
 use onceward_core::header_key::{MAX_HEADER_KEY_CHARS, parse_header_key};
 use onceward_core::key::{Key, Kind};
-use onceward_core::payload::KeptPayload;
+use onceward_core::limits::MAX_FULL_PAYLOAD_BYTES;
+use onceward_core::payload::{KeepPayload, KeptPayload};
 
 use super::identity::Caller;
 use super::names;
@@ -76,13 +77,19 @@ pub(super) struct Admitted {
 }
 
 impl Admitted {
-    /// Keeps of the payload what the policy asks for: only needed once the claim is made.
+    /// Keeps of the payload what the policy asks for: only needed once the claim is made. One that
+    /// is too large to be kept in full is kept as hashes: explaining a mismatch is a courtesy, and
+    /// no reason to refuse the request.
     pub(super) fn keep_payload(&mut self, policy: &Policy, leaf_key: &[u8; 32]) {
         let body = match self.canonical.take() {
             Some(canonical) => CanonicalBody::Json(canonical),
             None => self.body(),
         };
-        let kept = KeptPayload::keep(&body, policy.keep_payload, leaf_key);
+        let keep = match policy.keep_payload {
+            KeepPayload::Full if body.bytes().len() > MAX_FULL_PAYLOAD_BYTES => KeepPayload::Hashed,
+            keep => keep,
+        };
+        let kept = KeptPayload::keep(&body, keep, leaf_key);
         self.claim.payload = kept.ok().map(|kept| kept.encode().into());
     }
 

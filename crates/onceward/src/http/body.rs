@@ -89,8 +89,31 @@ pub(super) enum Buffered<B> {
     Broken(BoxError),
 }
 
+/// Who says where a body ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// Nothing more comes: that is its end.
+    Silent,
+    /// The body has to say so: a reset HTTP/2 stream goes silent in the middle, too.
+    Told,
+}
+
 /// Reads a body up to `most` bytes, as long as its share of the room can grow.
-pub(super) async fn buffer<B>(mut body: B, most: u64, share: &mut Share) -> Buffered<B>
+pub(super) async fn buffer<B>(body: B, most: u64, share: &mut Share) -> Buffered<B>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    buffer_until(End::Silent, body, most, share).await
+}
+
+/// As [`buffer`], up to this kind of end.
+pub(super) async fn buffer_until<B>(
+    end: End,
+    mut body: B,
+    most: u64,
+    share: &mut Share,
+) -> Buffered<B>
 where
     B: HttpBody<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
@@ -114,6 +137,9 @@ where
         if blocks.length as u64 > most {
             return Buffered::TooLarge(blocks.join(), body);
         }
+    }
+    if end == End::Told && !body.is_end_stream() {
+        return Buffered::Broken("the end of its HTTP/2 stream did not come".into());
     }
     Buffered::Whole(blocks.join())
 }
@@ -314,6 +340,24 @@ mod tests {
         let read = body.collect().now_or_never().unwrap().unwrap();
         let left: Vec<_> = read.trailers().unwrap().keys().collect();
         assert_eq!(left, ["x-sum"]);
+    }
+
+    #[test]
+    fn a_body_that_only_goes_silent_is_no_whole_one_where_its_end_is_to_be_told() {
+        let room = Room::new(1 << 20);
+        let read = |end| {
+            let frames = [Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"half")))];
+            let silent = StreamBody::new(futures_util::stream::iter(frames));
+            let mut share = Share::of(&room, "acme");
+            buffer_until(end, silent, 1 << 20, &mut share).now_or_never().unwrap()
+        };
+        assert!(matches!(read(End::Silent), Buffered::Whole(bytes) if bytes == "half"));
+        assert!(matches!(read(End::Told), Buffered::Broken(_)));
+        let mut share = Share::of(&room, "acme");
+        for whole in [Full::from("whole"), Full::default()] {
+            let read = buffer_until(End::Told, whole, 1 << 20, &mut share).now_or_never().unwrap();
+            assert!(matches!(read, Buffered::Whole(_)));
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::header::CACHE_CONTROL;
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Response};
+use http::{HeaderName, HeaderValue, Response, Version};
 use onceward_core::decide::{Claim, Completion, Effects, Finish, Permit, Verdict};
 use onceward_core::fingerprint::fingerprint_bytes;
 use onceward_core::key::Key;
@@ -21,6 +21,7 @@ use onceward_core::record::{Record, Stored};
 
 use super::admit::Admitted;
 use super::authorize::{Authorize, Authorized};
+use super::body::End;
 use super::document::policy_document;
 use super::drain::Drain;
 use super::gates::{DoorLimits, Gates, Pass, no_room};
@@ -58,6 +59,7 @@ pub struct Door {
     pub(super) document: Bytes,
     identity_headers: Option<(HeaderName, HeaderName)>,
     pub(super) drain: Drain,
+    hidden_ends: bool,
 }
 
 impl Door {
@@ -78,6 +80,7 @@ impl Door {
             leaf_key: [0; 32],
             identity_headers: None,
             drain: Drain::new(),
+            hidden_ends: false,
         }
     }
 
@@ -178,6 +181,28 @@ impl Door {
     ) -> Self {
         self.authorize = Some(Authorize::new(authorize));
         self
+    }
+
+    /// Takes an HTTP/2 body that goes silent for a whole one.
+    ///
+    /// A client that resets its stream without an error goes silent in the middle of its body, and
+    /// HTTP libraries take that for the end. So a request over HTTP/2 is claimed only when its body
+    /// says that it has ended ([`http_body::Body::is_end_stream`]), as those of hyper and axum do;
+    /// any other is refused as broken off. Bodies made from a stream, and those of some middleware
+    /// (time-outs, decompression), never say so. Put such middleware behind this layer. Where that
+    /// can't be, and something in front refuses half a body, this lets it pass.
+    #[must_use]
+    pub fn with_hidden_ends(mut self) -> Self {
+        self.hidden_ends = true;
+        self
+    }
+
+    /// Who says where the body of this request ends.
+    pub(super) fn end_of(&self, head: &Parts) -> End {
+        match head.version == Version::HTTP_2 && !self.hidden_ends {
+            true => End::Told,
+            false => End::Silent,
+        }
     }
 
     /// Who sends this request; told to the service in the headers that it wants.

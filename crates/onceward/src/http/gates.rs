@@ -120,6 +120,11 @@ impl Gates {
     /// Takes one request off the caller's allowances.
     pub(super) fn rate(&self, route: Option<usize>, caller: &Caller) -> Result<(), Refusal> {
         self.rate_all(caller)?;
+        self.rate_route(route, caller)
+    }
+
+    /// As [`Gates::rate`], of what this route alone allows: for routes that take from nobody else.
+    pub(super) fn rate_route(&self, route: Option<usize>, caller: &Caller) -> Result<(), Refusal> {
         self.ask(self.gate(route).limiter.as_ref(), caller)
     }
 

@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::header::EXPECT;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as HttpBody;
 use onceward_core::decide::{Claim, Verdict};
 use onceward_core::note::{Noted, Original};
@@ -28,7 +28,7 @@ use crate::engine::random_u64;
 
 use super::admit::{Admitted, Brought, admit, brought, required_if_match};
 use super::answer::{for_handler, mark_anew, said_again};
-use super::body::{Body, BoxError, Buffered, buffer, discard};
+use super::body::{Body, BoxError, Buffered, End, buffer_until, discard};
 use super::dialect::Dialect;
 use super::document::{POLICY_PATH, published};
 use super::door::{Door, Lost, decode, silent_store};
@@ -39,7 +39,7 @@ use super::refusal::{Code, Refusal};
 use super::room::Share;
 use super::route::Place;
 use super::run::{EarlyAnswer, Run, ServiceError};
-use super::served::Served;
+use super::served::{Denied, Served};
 use super::shadow::shadow;
 use super::spelling::spell_path;
 
@@ -279,20 +279,31 @@ where
         // A refusal names the key too, also that of a body which is too large.
         *told = Some(key.clone());
     }
-    let body = whole_body(&head, body, policy, door.gates.body_share(&caller.tenant)).await?;
+    let share = door.gates.body_share(&caller.tenant);
+    let body = whole_body((&head, door.end_of(&head)), body, policy, share).await?;
     served.tenant = Some(caller.tenant.clone());
     let key = key?;
     let mut admitted = admit(&head, &body, (policy, &place), &caller, key)?;
     served.claims(&admitted.claim.key);
     door.gates.rate(place.route, &caller)?;
-    if let Err(refused) = door.permits(policy, &head, &caller).await {
-        return Ok(refused.map(Body::from));
-    }
     let key = admitted.key.clone();
+    let mark = |mut response: Response<Body>| {
+        if !unkeyed {
+            speaker.mark_keyed(response.headers_mut(), &key);
+        } else if may_have_run(response.status()) {
+            speaker.mark_unkeyed(response.headers_mut());
+        }
+        response
+    };
+    if let Err(refused) = door.permits(policy, &head, &caller).await {
+        let mut refused = mark(refused.map(Body::from));
+        refused.extensions_mut().insert(Denied);
+        return Ok(refused);
+    }
     let Claim { key: record, fingerprint, .. } = &admitted.claim;
     let looked = door.cache.look(&door.engine, record, fingerprint).await;
     served.cached = Some(matches!(looked, Looked::Hit(..)));
-    let mut response = match looked {
+    let response = match looked {
         Looked::Hit(outcome, original) => {
             let stored = decode(&outcome)?;
             door.note(Noted::Replay, original, &admitted).await?;
@@ -318,12 +329,7 @@ where
             }
         }
     };
-    if !unkeyed {
-        speaker.mark_keyed(response.headers_mut(), &key);
-    } else if may_have_run(response.status()) {
-        speaker.mark_unkeyed(response.headers_mut());
-    }
-    Ok(response)
+    Ok(mark(response))
 }
 
 /// Whether a request that was answered so may have had an effect. These say that it was not even
@@ -335,7 +341,7 @@ fn may_have_run(status: StatusCode) -> bool {
 
 /// The body of a request, within its bound.
 async fn whole_body<B>(
-    head: &Parts,
+    (head, end): (&Parts, End),
     body: B,
     policy: &Policy,
     mut share: Share,
@@ -344,8 +350,15 @@ where
     B: HttpBody<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    match buffer(body, policy.max_request_bytes, &mut share).await {
-        Buffered::Whole(body) => Ok(share.hold(body)),
+    match buffer_until(end, body, policy.max_request_bytes, &mut share).await {
+        Buffered::Whole(body) => {
+            if head.version == Version::HTTP_2 {
+                // Some clients that give up end their stream and reset it in one breath. The server
+                // looks for a reset whenever we wait, and drops this request.
+                tokio::task::yield_now().await;
+            }
+            Ok(share.hold(body))
+        }
         Buffered::TooLarge(_, rest) => Err(too_large(head, rest, policy).await),
         Buffered::NoRoom(..) => {
             let detail = "too many bytes of requests are held already; retry with the same key";
@@ -581,11 +594,14 @@ fn unique_id() -> String {
 
 /// The request's id; made if it brings none that can be passed on.
 fn ensure_request_id(head: &mut Parts) -> String {
-    let there = head.headers.get(names::X_REQUEST_ID).and_then(|value| value.to_str().ok());
-    if let Some(id) = there.filter(|id| (1..=128).contains(&id.len())) {
-        return id.to_string();
+    let mut lines = head.headers.get_all(names::X_REQUEST_ID).iter();
+    let there = lines.next().and_then(|value| value.to_str().ok());
+    let there = there.filter(|id| (1..=128).contains(&id.len())).map(ToString::to_string);
+    if let (Some(id), None) = (&there, lines.next()) {
+        return id.clone();
     }
-    let id = unique_id();
+    let id = there.unwrap_or_else(unique_id);
+    // The only line there is: nobody behind us takes another one for it.
     if let Ok(value) = HeaderValue::from_str(&id) {
         head.headers.insert(names::X_REQUEST_ID, value);
     }

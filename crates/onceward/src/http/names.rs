@@ -42,9 +42,14 @@ pub fn is_ours(name: &str) -> bool {
     name.starts_with("onceward-") || OURS.contains(&name)
 }
 
-/// Removes headers that only we may set, as a client or an upstream may have sent them.
+/// Removes headers that only we may set, as a client or an upstream may have sent them; also where
+/// they are spelled with `_`, which many read as `-`.
 pub fn strip_ours(headers: &mut HeaderMap) {
-    let ours: Vec<_> = headers.keys().filter(|name| is_ours(name.as_str())).cloned().collect();
+    let is_said = |name: &&HeaderName| match name.as_str() {
+        text if text.contains('_') => is_ours(&text.replace('_', "-")),
+        text => is_ours(text),
+    };
+    let ours: Vec<_> = headers.keys().filter(is_said).cloned().collect();
     for name in ours {
         headers.remove(name);
     }

@@ -114,7 +114,8 @@ pub struct Policy {
     pub max_stored_bytes: u64,
     /// Response headers that are stored beside the fixed ones. Default: none.
     pub store_headers: Vec<HeaderName>,
-    /// What is kept of a payload, to explain a mismatch with. Default: a keyed hash per leaf.
+    /// What is kept of a payload, to explain a mismatch with; of one over 1 MiB never more than
+    /// hashes. Default: a keyed hash per leaf.
     pub keep_payload: KeepPayload,
     /// Fields whose values are never shown. Default: password, token, secret, card_number, cvc.
     pub mask: Vec<String>,

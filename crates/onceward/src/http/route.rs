@@ -6,11 +6,14 @@
 use std::sync::Arc;
 
 use http::Method;
-use onceward_core::limits::{LimitError, MAX_PART_BYTES};
+use onceward_core::limits::{LimitError, MAX_PART_BYTES, MAX_WITHIN_PARTS};
 use sha2::{Digest, Sha256};
 
 use super::policy::Policy;
 use super::spelling::one_spelling;
+
+/// Parameters that a route may have: with the caller, all that a key has room for.
+const PARAMETERS_MAX: usize = MAX_WITHIN_PARTS - 1;
 
 /// A route: `POST /v1/projects/{project_id}/missions` and its policy.
 #[derive(Debug, Clone)]
@@ -65,6 +68,14 @@ impl Route {
             // It would protect nothing, and nobody would notice.
             return Err(bad("a path as requests have it: leave out `?` and `#` and what follows \
                             them, and write white space and the like encoded, as in %20"));
+        }
+        if literals(template).any(|literal| ["*", "**"].contains(&literal)) {
+            return Err(bad("a path without wildcards: {name} matches any one segment, and what \
+                            `*` stands for is written as routes of its own"));
+        }
+        let parameters = template.split('/').filter(|segment| parameter(segment).is_some());
+        if parameters.count() > PARAMETERS_MAX {
+            return Err(bad(&format!("at most {PARAMETERS_MAX} parameters")));
         }
         let segments = template.split('/').map(|segment| match parameter(segment) {
             Some(_) => segment.into(),
@@ -286,6 +297,18 @@ mod tests {
             let error = Route::new(&format!("POST {never}"), Policy::default()).unwrap_err();
             assert!(error.to_string().contains("as requests have it"), "{never:?}: {error}");
         }
+        for wild in ["/v1/*", "/*", "/v1/*/x", "/v1/**"] {
+            let error = Route::new(&format!("POST {wild}"), Policy::default()).unwrap_err();
+            assert!(error.to_string().contains("without wildcards"), "{wild:?}: {error}");
+        }
+        assert!(Route::new("POST /v1/a*", Policy::default()).is_ok());
+        let many = |count: usize| {
+            let segments: String = (0..count).map(|at| format!("/{{p{at}}}")).collect();
+            Route::new(&format!("POST {segments}"), Policy::default())
+        };
+        assert!(many(15).is_ok());
+        let error = many(16).unwrap_err();
+        assert!(error.to_string().contains("at most 15 parameters"), "{error}");
         let long = format!("POST /{}", "é".repeat(200));
         assert!(Route::new(&long, Policy::default()).is_err(), "it is three times as long encoded");
         let policy = Policy { retain_ms: 20_000, retain_errors_ms: 20_000, ..Policy::default() };

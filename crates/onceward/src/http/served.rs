@@ -4,6 +4,8 @@ use http::Response;
 use onceward_core::Text;
 use onceward_core::key::Key;
 
+use super::refusal::Code;
+
 /// What came of a protected request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Served {
@@ -29,6 +31,10 @@ pub(super) struct Again;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Anew;
 
+/// Marks the answer of whoever gives permission, to one who has none.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Denied;
+
 impl Served {
     pub(super) fn at(endpoint: &str) -> Self {
         let endpoint = endpoint.into();
@@ -42,6 +48,10 @@ impl Served {
 
     pub(super) fn ended<B>(&mut self, response: &Response<B>) {
         self.expired = response.extensions().get::<Anew>().is_some();
+        if response.extensions().get::<Denied>().is_some() {
+            self.verdict = Code::Forbidden.meaning().code;
+            return;
+        }
         self.verdict = match (response.extensions().get::<Again>(), &self.key_hash) {
             (Some(_), _) => "replay",
             (None, Some(_)) => "run",

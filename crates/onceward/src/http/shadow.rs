@@ -1,7 +1,9 @@
 //! Shadow mode: reports what would have been done, and does nothing of it.
 //!
 //! It judges from a bounded memory of its own and never touches the store; every request goes on to
-//! the service as it came. What it says is close, not exact: it knows one process, and forgets.
+//! the service as it came. What it says is close, not exact: it knows one process, and forgets. The
+//! rate limits of its routes are counted, since nobody else takes from them; those over all routes,
+//! the breaker and whoever gives permission are not asked.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
-use http_body::Body as HttpBody;
+use http_body::{Body as HttpBody, SizeHint};
 use onceward_core::decide::Claim;
 use onceward_core::fingerprint::Fingerprint;
 use onceward_core::key::Key;
@@ -18,12 +20,14 @@ use onceward_core::outcome_policy::{Keep, keep};
 use quick_cache::unsync::Cache;
 use tower_service::Service;
 
-use super::admit::{Admitted, Brought, admit, brought};
-use super::body::{Body, BoxError, Buffered, buffer};
+use super::admit::{Admitted, Brought, admit, brought, required_if_match};
+use super::body::{Body, BoxError, Buffered, buffer_until};
 use super::door::Door;
+use super::identity::Caller;
 use super::layer::pass;
 use super::policy::{MissingKey, Mode, Policy};
 use super::refusal::{Code, Refusal};
+use super::room::Share;
 use super::route::{Place, Routes};
 
 /// What shadow mode would have done.
@@ -72,31 +76,32 @@ where
     let caller = door.identify(&mut head);
     let tenant = caller.as_ref().map_or("", |caller| &*caller.tenant);
     let mut share = door.gates.body_share(tenant);
-    // Only a body of known length can be looked at and still be passed on whole.
-    let would = match (brought(&head.headers, policy), body.size_hint().exact()) {
-        (Err(refusal), _) => Some(Would::Refuse(refusal.code)),
-        (Ok(Brought::Nothing), _) if policy.missing_key == MissingKey::Allow => Some(Would::Pass),
-        (_, None) => Some(Would::Unseen),
-        (_, Some(bytes)) if bytes > policy.max_request_bytes => {
-            Some(Would::Refuse(Code::BodyTooLarge))
-        }
-        // What others hold already counts here too; enforced, it would be shed.
-        (_, Some(bytes)) if !share.reserve(bytes) => Some(Would::Refuse(Code::Shed)),
-        _ => None,
+    let told = body.size_hint();
+    let key = brought(&head.headers, policy);
+    let unkeyed = matches!((&key, policy.missing_key), (Ok(Brought::Nothing), MissingKey::Allow));
+    let would = if unkeyed {
+        Some(unkeyed_would(door, &head, told.lower(), (policy, place), caller.as_ref()))
+    } else {
+        unread_would(&told, policy, caller.is_some(), &mut share)
     };
     let (Some(caller), None) = (caller, would) else {
         door.shadow.count(place.route, would.unwrap_or(Would::Refuse(Code::AuthRequired)));
         return Ok(pass(inner, Request::from_parts(head, body), request_id).await);
     };
-    let body = match buffer(body, policy.max_request_bytes, &mut share).await {
+    let end = door.end_of(&head);
+    let body = match buffer_until(end, body, policy.max_request_bytes, &mut share).await {
         Buffered::Whole(body) => share.hold(body),
         // Its length was known: the client went away in the middle of it.
         Buffered::TooLarge(..) | Buffered::NoRoom(..) | Buffered::Broken(_) => {
             return Err(Refusal::new(Code::BadRequest, "the body broke off"));
         }
     };
-    let key = brought(&head.headers, policy)?;
-    let (would, run) = match admit(&head, &body, (policy, place), &caller, key) {
+    let admitted = key.and_then(|key| {
+        let admitted = admit(&head, &body, (policy, place), &caller, key)?;
+        door.gates.rate_route(place.route, &caller)?;
+        Ok(admitted)
+    });
+    let (would, run) = match admitted {
         Err(refusal) => (Would::Refuse(refusal.code), None),
         Ok(Admitted { claim, .. }) => match door.shadow.judge(&claim, Instant::now()) {
             Would::Run => (Would::Run, Some(ShadowRun::new(&door.shadow, &claim))),
@@ -109,6 +114,44 @@ where
         run.ended(policy, response.status(), Instant::now());
     }
     Ok(response)
+}
+
+/// What would be done with a request that brings no key where none is needed.
+fn unkeyed_would(
+    door: &Door,
+    head: &Parts,
+    told_bytes: u64,
+    (policy, place): (&Policy, &Place),
+    caller: Option<&Caller>,
+) -> Would {
+    if place.route.is_some() && told_bytes > policy.max_request_bytes {
+        return Would::Refuse(Code::BodyTooLarge);
+    }
+    let allowed = required_if_match(head, policy).and_then(|()| match caller {
+        Some(caller) => door.gates.rate_route(place.route, caller),
+        None => Ok(()),
+    });
+    allowed.map_or_else(|refusal| Would::Refuse(refusal.code), |()| Would::Pass)
+}
+
+/// What is known of a request before its body is read; none when it has to be.
+fn unread_would(
+    told: &SizeHint,
+    policy: &Policy,
+    is_known: bool,
+    share: &mut Share,
+) -> Option<Would> {
+    if !is_known {
+        return Some(Would::Refuse(Code::AuthRequired));
+    }
+    // Only a body of known length can be looked at and still be passed on whole.
+    match told.exact() {
+        _ if told.lower() > policy.max_request_bytes => Some(Would::Refuse(Code::BodyTooLarge)),
+        None => Some(Would::Unseen),
+        // What others hold already counts here too; enforced, it would be shed.
+        Some(bytes) if !share.reserve(bytes) => Some(Would::Refuse(Code::Shed)),
+        Some(_) => None,
+    }
 }
 
 /// Something that runs under shadow mode; forgotten when nobody says how it ended.

@@ -171,7 +171,7 @@ where
     let signals = Signals::new()?;
     logs::init(common.log_format, common.log_level)?;
     if let Some(path) = &at.ready_file {
-        ready::clear(path)?;
+        ready::clear_left(path)?;
     }
     let worked = with_workers(url, at, Access::Create, |workers| async move {
         if let Some(path) = &at.ready_file {
