@@ -245,7 +245,8 @@ pub(crate) async fn run(
                 return out.print_json(&report);
             }
             out.print(&format!(
-                "Swept through {}: {} outcomes dropped, {} keys forgotten, {} abandoned and held.\n",
+                "Swept through {}: {} outcomes dropped, {} keys forgotten, {} abandoned and \
+                 held.\n",
                 remote.server, report["expired"], report["forgotten"], report["unknown"]
             ))
         }

@@ -274,6 +274,7 @@ async fn a_lease_is_renewed_before_half_of_it_whatever_is_awaited_meanwhile() {
     place.go_on(1);
     let mut renewed = the_record(&*store).await;
     while renewed.rev == granted.rev {
+        // sleeps because the lease is renewed in real time, and nothing tells of it
         tokio::time::sleep(Duration::from_millis(20)).await;
         renewed = the_record(&*store).await;
     }

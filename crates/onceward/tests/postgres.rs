@@ -995,8 +995,8 @@ async fn a_caller_that_goes_away_leaves_no_transaction_open() {
     place.remove().await;
 }
 
-/// What whoever marks a key as wanted is told of it: otherwise it is told to look again at once, and
-/// looks, and marks it, and so on.
+/// What whoever marks a key as wanted is told of it: otherwise it is told to look again at once,
+/// and looks, and marks it, and so on.
 #[tokio::test]
 async fn a_key_that_waits_for_its_own_time_has_not_changed() {
     let place = Place::new("own_time").await;

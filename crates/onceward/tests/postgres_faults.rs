@@ -349,8 +349,8 @@ async fn plans_are_index_look_ups_on_empty_never_analysed_and_large_tables() {
     place.remove().await;
 }
 
-/// A server that is told to answer before its log is on the disk, while we are at work: what we were
-/// promised when we connected holds. Its log is written late enough for the loss to show.
+/// A server that is told to answer before its log is on the disk, while we are at work: what we
+/// were promised when we connected holds. Its log is written late enough for the loss to show.
 #[tokio::test]
 async fn i02_a_server_that_is_told_to_answer_early_loses_nothing_that_we_answered() {
     const KEYS: usize = 20;

@@ -131,7 +131,10 @@ pub(crate) async fn readyz(State(state): State<AdminState>) -> Response {
 #[utoipa::path(
     get, path = "/metrics", tag = "server",
     responses(
-        (status = 200, description = "The metrics", body = String, content_type = "application/openmetrics-text"),
+        (
+            status = 200, description = "The metrics", body = String,
+            content_type = "application/openmetrics-text"
+        ),
         (status = 401, description = "No token", body = ProblemBody),
         (status = 403, description = "Not the operator's token", body = ProblemBody),
     )

@@ -83,8 +83,8 @@ type AtHand = HashMap<Key, (Fingerprint, Bytes)>;
 
 /// Who decides which of the due jobs to take. A function of the job is one.
 pub trait Picker: Send + Sync {
-    /// Whether to take this one. Asked once for each that could be taken, in the order in which they
-    /// are.
+    /// Whether to take this one. Asked once for each that could be taken, in the order in which
+    /// they are.
     fn picks(&self, job: &Record) -> bool;
 
     /// One that was picked is not taken after all: others were quicker, or it can't be read.

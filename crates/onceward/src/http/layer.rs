@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::header::EXPECT;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as HttpBody;
 use onceward_core::decide::{Claim, Verdict};
 use onceward_core::note::{Noted, Original};
@@ -29,11 +29,11 @@ use crate::engine::random_u64;
 use super::admit::{Admitted, Brought, admit, brought, required_if_match};
 use super::answer::{for_handler, mark_anew, said_again};
 use super::body::{Body, BoxError, Buffered, End, buffer_until, discard};
-use super::dialect::Dialect;
 use super::document::{POLICY_PATH, published};
 use super::door::{Door, Lost, decode, silent_store};
 use super::names;
 use super::once::OneCommit;
+use super::pass::{call, mark_request, pass, passed};
 use super::policy::{Commits, MissingKey, Mode, Policy};
 use super::refusal::{Code, Refusal};
 use super::room::Share;
@@ -380,7 +380,7 @@ where
     Refusal::new(Code::BodyTooLarge, format!("at most {} bytes", policy.max_request_bytes))
 }
 
-fn broke_off(why: &impl std::fmt::Display) -> Refusal {
+pub(super) fn broke_off(why: &impl std::fmt::Display) -> Refusal {
     Refusal::new(Code::BadRequest, format!("the body broke off: {why}"))
 }
 
@@ -510,73 +510,6 @@ impl Settling<'_> {
             }
             other => Err(door.refuse(other, admitted, policy).await),
         }
-    }
-}
-
-/// The unprotected way: streamed through.
-pub(super) async fn pass<S, B, R>(inner: S, request: Request<B>, request_id: &str) -> Response<Body>
-where
-    S: Service<Request<B>, Response = Response<R>>,
-    S::Error: Into<BoxError>,
-    R: HttpBody<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
-{
-    passed(call(inner, request).await, request_id)
-}
-
-async fn call<S, B, R>(mut inner: S, request: Request<B>) -> Result<Response<R>, BoxError>
-where
-    S: Service<Request<B>, Response = Response<R>>,
-    S::Error: Into<BoxError>,
-{
-    std::future::poll_fn(|context| inner.poll_ready(context)).await.map_err(Into::into)?;
-    inner.call(request).await.map_err(Into::into)
-}
-
-/// What a service said to a request that is not protected.
-fn passed<R>(called: Result<Response<R>, BoxError>, request_id: &str) -> Response<Body>
-where
-    R: HttpBody<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
-{
-    match called {
-        Ok(response) => {
-            if let Some(refusal) = response.extensions().get::<Refusal>() {
-                // No route, no dialect of its own; but the problem names this request.
-                return unrouted(refusal, request_id);
-            }
-            let mut response = response.map(Body::live);
-            names::strip_ours(response.headers_mut());
-            mark_request(response.headers_mut(), request_id);
-            response
-        }
-        Err(error) => {
-            let refusal = match error.downcast_ref::<ServiceError>() {
-                Some(ServiceError::RequestBroken(why)) => broke_off(why),
-                Some(ServiceError::NotSent(_)) => {
-                    Refusal::new(Code::UpstreamFailed, "nothing was sent")
-                }
-                Some(ServiceError::TimedOut(_)) => {
-                    Refusal::new(Code::UpstreamTimeout, "no answer in time")
-                }
-                Some(ServiceError::Unfinished(_)) | None => {
-                    Refusal::new(Code::UpstreamFailed, "the service gave no whole answer")
-                }
-            };
-            unrouted(&refusal, request_id)
-        }
-    }
-}
-
-fn unrouted(refusal: &Refusal, request_id: &str) -> Response<Body> {
-    let mut response = Dialect::Standard.speaker().refuse(refusal, request_id);
-    mark_request(response.headers_mut(), request_id);
-    response.map(Body::from)
-}
-
-fn mark_request(headers: &mut HeaderMap, request_id: &str) {
-    if let Ok(value) = HeaderValue::from_str(request_id) {
-        headers.insert(names::X_REQUEST_ID, value);
     }
 }
 

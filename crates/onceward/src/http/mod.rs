@@ -31,6 +31,7 @@ mod layer;
 pub mod names;
 mod once;
 mod outcome;
+mod pass;
 mod policy;
 mod preconditions;
 mod rate;

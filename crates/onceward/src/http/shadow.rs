@@ -24,7 +24,7 @@ use super::admit::{Admitted, Brought, admit, brought, required_if_match};
 use super::body::{Body, BoxError, Buffered, buffer_until};
 use super::door::Door;
 use super::identity::Caller;
-use super::layer::pass;
+use super::pass::pass;
 use super::policy::{MissingKey, Mode, Policy};
 use super::refusal::{Code, Refusal};
 use super::room::Share;

@@ -24,9 +24,9 @@ pub(super) async fn offer(setup: &Setup) -> Result<Offer, Failure> {
     let mut settings = settings()?;
     settings.spool_folder = events_place::folder(&setup.url, setup.events.as_deref());
     if settings.on_registry_down == OnRegistryDown::DeadLetter && settings.spool_folder.is_none() {
-        let message = "PROCESSED_EVENT_ON_REGISTRY_DOWN is \"dead_letter\": events are put aside in \
-                       files beside the others, and a store in memory has none; name a folder with \
-                       --events PATH, or a store that is kept with --store sqlite:PATH";
+        let message = "PROCESSED_EVENT_ON_REGISTRY_DOWN is \"dead_letter\": events are put aside \
+                       in files beside the others, and a store in memory has none; name a folder \
+                       with --events PATH, or a store that is kept with --store sqlite:PATH";
         return Err(Failure::usage("events.setting", message));
     }
     let warnings = settings.warnings();

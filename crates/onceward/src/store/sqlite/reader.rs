@@ -85,8 +85,8 @@ impl Queue {
     }
 
     /// Waits for calls and takes a fair share of them. A list that may be long is taken alone, and
-    /// leaves one reader to the others, if there is more than one. None when the queue is closed and
-    /// empty.
+    /// leaves one reader to the others, if there is more than one. None when the queue is closed
+    /// and empty.
     fn drain(&self, into: &mut Vec<Call>) -> Option<Turn<'_>> {
         let mut state = self.locked();
         loop {
