@@ -64,7 +64,8 @@ const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 /// Serves until told to stop.
 pub(crate) async fn demo(common: &Common, args: &Demo, out: &Out) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    check(common, args)?;
+    tell_unused(common, out);
+    check(args)?;
     let level = match common.log_level {
         // A line for each request of the traffic would hide the one that sums them up.
         LogLevel::Info if !args.no_traffic => LogLevel::Warn,
@@ -156,19 +157,7 @@ async fn offers(which: DemoService, setup: &Setup) -> Result<Vec<Offer>, Failure
     Ok(offers)
 }
 
-fn check(common: &Common, args: &Demo) -> Result<(), Failure> {
-    let unused = [
-        (common.cache.is_some(), "--cache", "ONCEWARD_CACHE"),
-        (common.server.is_some(), "--server", "ONCEWARD_SERVER"),
-        (common.token.is_some(), "--token", "ONCEWARD_TOKEN"),
-    ];
-    if let Some((_, flag, variable)) = unused.into_iter().find(|(given, ..)| *given) {
-        let message = format!(
-            "the demo opens its store itself and has no cache in Redis: leave out {flag}, and \
-             {variable} in the environment"
-        );
-        return Err(Failure::usage("demo.not_used", message));
-    }
+fn check(args: &Demo) -> Result<(), Failure> {
     let public = |flag: &str, address: SocketAddr| {
         let message = format!(
             "{flag} {address}: the demo's tokens are public, so it listens on loopback only, as \
@@ -178,6 +167,21 @@ fn check(common: &Common, args: &Demo) -> Result<(), Failure> {
     };
     let failure = public("--listen", args.listen).or_else(|| public("--admin", args.admin));
     failure.map_or(Ok(()), Err)
+}
+
+/// Says which common options have no effect here. They may be variables that are set for other
+/// commands, so that nothing ends on their account.
+fn tell_unused(common: &Common, out: &Out) {
+    let given = [
+        (common.cache.is_some(), "--cache"),
+        (common.server.is_some(), "--server"),
+        (common.token.is_some(), "--token"),
+    ];
+    for (_, flag) in given.into_iter().filter(|(given, _)| *given) {
+        out.note(&format!(
+            "{flag} has no effect on the demo: it opens its store itself, and has no cache in Redis"
+        ));
+    }
 }
 
 async fn run(
