@@ -17,7 +17,6 @@ use onceward::core::decide::NewJob;
 use onceward::core::fingerprint::fingerprint_bytes;
 use onceward::core::key::{Key, Kind, Subject};
 use onceward::core::limits::MAX_BATCH_BYTES;
-use onceward::core::payload::KeepPayload;
 use onceward::engine::{Engine, Take};
 use onceward::http::{
     Caller, Commits, Dialect, Door, Identity, IfMatch, MissingKey, OncewardLayer, Policy,
@@ -116,6 +115,12 @@ async fn panics(mut writes: Writes) -> Response {
     panic!("the handler breaks off");
 }
 
+async fn too_large(mut writes: Writes) -> Result<Response, Refusal> {
+    let seen = writes.read("notes", "large").await?;
+    writes.put(&seen, vec![b'x'; MAX_BATCH_BYTES])?;
+    Ok(writes.answer("written"))
+}
+
 async fn too_many(mut writes: Writes) -> Result<Response, Refusal> {
     for id in 0..50 {
         let seen = writes.read("notes", &id.to_string()).await?;
@@ -165,6 +170,7 @@ async fn place(on: On, policy: Policy) -> Place {
         .route("/forgets", post(forgets))
         .route("/panics", post(panics))
         .route("/too_many", post(too_many))
+        .route("/too_large", post(too_large))
         .route("/requires", post(requires))
         .with_state(shared.clone())
         .merge(reads.with_state(engine.clone()))
@@ -420,15 +426,14 @@ async fn ruling_4_what_is_not_an_outcome_leaves_no_record_and_no_writes(on: On) 
 }
 
 async fn a_handler_that_breaks_off_or_loses_its_writes_has_written_nothing(on: On) {
-    let place = place(on, Policy { keep_payload: KeepPayload::Full, ..one() }).await;
+    let place = place(on, one()).await;
     for path in ["/panics", "/forgets"] {
         let answer = place.post(path, "k", "{}").await;
         answer.problem(502, "upstream.failed");
     }
     // What does not fit into one commit never will: more writes, or more bytes.
-    let large = format!("\"{}\"", "x".repeat(MAX_BATCH_BYTES));
-    for (path, body) in [("/too_many", "{}"), ("/count", &large)] {
-        let problem = place.post(path, "k", body).await.problem(413, "body.too_large");
+    for path in ["/too_many", "/too_large"] {
+        let problem = place.post(path, "k", "{}").await.problem(413, "body.too_large");
         assert_eq!(problem["retryable"], false);
     }
     assert_eq!(place.note().await, None);

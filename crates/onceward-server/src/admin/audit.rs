@@ -68,8 +68,8 @@ params! {
         key: Option<AboutKey>,
         /// Only this action, such as `request.done`.
         action: Option<String>,
-        /// Not before: RFC 3339, a day, a while ago (`3h`), or milliseconds since 1970 (0, or 12
-        /// digits and more).
+        /// Not before: RFC 3339, a day, a while ago (`3h`), or milliseconds since 1970 (up to
+        /// 3 digits, or 12 and more).
         #[param(value_type = Option<String>)]
         from: Option<Moment>,
         /// Before: as `from`.

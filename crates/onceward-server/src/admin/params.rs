@@ -192,14 +192,14 @@ impl Param for Option<Kind> {
 impl Param for Option<Moment> {
     fn read(text: &str, pointer: &str, reading: &mut Reading) -> Option<Self> {
         let moment = match text.parse::<u64>() {
-            // A smaller one is a year, a day without hyphens or a count of seconds.
-            Ok(ms) if ms == 0 || ms >= MS_MIN => Some(Moment::At(onceward_core::stamp::At(ms))),
+            // Between them lie years, days without hyphens and counts of seconds.
+            Ok(ms) if ms < 1_000 || ms >= MS_MIN => Some(Moment::At(onceward_core::stamp::At(ms))),
             Ok(_) => None,
             Err(_) => text.parse().ok(),
         };
         if moment.is_none() {
             let message =
-                format!("{BadMoment}; or milliseconds since 1970 (0, or 12 digits and more)");
+                format!("{BadMoment}; or milliseconds since 1970 (up to 3 digits, or 12 and more)");
             reading.wrong(pointer, message);
         }
         moment.map(Some)
