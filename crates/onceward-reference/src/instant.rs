@@ -43,7 +43,7 @@ pub(super) fn asked(text: &str) -> Result<At, &'static str> {
     const SHAPE: &str = "must be an instant (2025-09-15T10:00:00Z), a day in UTC (2025-09-15) or \
                          milliseconds since 1970 (up to 3 digits, or 12 and more)";
     let at_ms = match text.parse::<u64>() {
-        Ok(ms) => (ms < 1_000 || ms >= MS_ASKED_MIN).then_some(ms).ok_or(SHAPE)?,
+        Ok(ms) => (!(1_000..MS_ASKED_MIN).contains(&ms)).then_some(ms).ok_or(SHAPE)?,
         Err(_) if text.len() == DAY_BYTES => {
             parse(&format!("{text}T00:00:00Z")).map_err(|_| SHAPE)?
         }

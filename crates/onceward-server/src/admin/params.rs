@@ -193,7 +193,9 @@ impl Param for Option<Moment> {
     fn read(text: &str, pointer: &str, reading: &mut Reading) -> Option<Self> {
         let moment = match text.parse::<u64>() {
             // Between them lie years, days without hyphens and counts of seconds.
-            Ok(ms) if ms < 1_000 || ms >= MS_MIN => Some(Moment::At(onceward_core::stamp::At(ms))),
+            Ok(ms) if !(1_000..MS_MIN).contains(&ms) => {
+                Some(Moment::At(onceward_core::stamp::At(ms)))
+            }
             Ok(_) => None,
             Err(_) => text.parse().ok(),
         };
