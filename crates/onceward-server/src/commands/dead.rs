@@ -105,7 +105,7 @@ pub(crate) fn must_fit(ones: &DeadOnes) -> Result<(), Failure> {
         {
             let key = plain_line(&key.to_string());
             let message = format!("{key} does not fit {flag} {}", plain_line(wanted));
-            return Err(Failure::usage("usage.filter", message));
+            return Err(Failure::usage("usage", message));
         }
     }
     Ok(())

@@ -41,6 +41,16 @@ fn wrong_usage_says_what_is_right() {
         (&["audit", "list", "--after", "nonsense"], "limit", &["cursor"]),
         (&["audit", "list", "--from", "yesterday"], "usage", &["2026-11-15T08:00:00Z", "3h"]),
         (&["audit", "list", "--key", "nonsense"], "usage", &["tenant:kind:scope:id"]),
+        (
+            &["dead", "discard", "acme:job:q:t:i", "--yes", "--tenant", "other"],
+            "usage",
+            &["does not fit --tenant other"],
+        ),
+        (
+            &["dead", "retry", "acme:job:q:t:i", "--queue", "p"],
+            "usage",
+            &["does not fit --queue p"],
+        ),
         (&["keys", "resolve", key], "usage", &["--as"]),
         (&["keys", "resolve", key, "--as", "gone"], "usage", &["rerun, done, dead"]),
         (&["keys", "resolve", key, "--as", "rerun", "--outcome", "x"], "usage", &["--as done"]),

@@ -1,7 +1,7 @@
 //! The description of the API, request ids, and what the listener does with bad clients.
 
 use http::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -50,6 +50,9 @@ async fn every_route_is_described_and_every_description_is_served() {
             described.push((method.clone(), path.clone()));
             assert!(operation["responses"].as_object().is_some_and(|all| !all.is_empty()));
             assert!(operation["summary"].is_string(), "{method} {path}");
+            let is_open = operation["security"] == json!([{}]);
+            let problem = &operation["responses"]["401"]["content"]["application/problem+json"];
+            assert_eq!(problem.is_null(), is_open, "{method} {path}");
         }
     }
     let mut expected: Vec<_> =
@@ -65,6 +68,11 @@ async fn every_route_is_described_and_every_description_is_served() {
     }
     let claim = &document["components"]["schemas"]["ClaimBody"];
     assert_eq!(claim["properties"]["lease_ms"]["minimum"], 100, "{claim}");
+    let schemas = &document["components"]["schemas"];
+    for (schema, field) in [("CompleteBody", "outcome"), ("JobBody", "payload")] {
+        let any = &schemas[schema]["properties"][field];
+        assert!(any.is_object() && any.get("type").is_none(), "any JSON: {schema} {any}");
+    }
     let fields = document["components"]["schemas"]["JobBody"]["properties"].as_object().unwrap();
     assert!(fields.contains_key("type") && !fields.contains_key("job_type"), "{fields:?}");
     assert_references(&document, &document);

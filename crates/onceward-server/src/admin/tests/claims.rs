@@ -191,6 +191,35 @@ async fn a_batch_answers_each_claim_in_order() {
 }
 
 #[tokio::test]
+async fn e07_what_claims_of_a_batch_came_to_is_counted() {
+    let server = Server::start("batch_counts").await;
+    let granted = verdict(&server, claim("done")).await;
+    complete(&server, &granted, json!(7)).await.ok();
+    let other = with(claim("done"), "payload", json!({"amount": 6}));
+    let claims = json!({"claims": [claim("done"), claim("done"), other]});
+    server.post("/v1/claims/batch", claims).await.ok();
+    let counted = async |what: &str| {
+        let text = String::from_utf8(server.get("/metrics").await.body.to_vec()).unwrap();
+        let name = format!("onceward_{what}_total{{endpoint=\"POST /v1/claims/batch\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&name)?.parse::<u64>().ok())
+    };
+    assert_eq!((counted("replays").await, counted("conflicts").await), (Some(2), Some(1)));
+    let granted = verdict(&server, claim("gone")).await;
+    let body = json!({"permit": granted["permit"], "outcome": 1, "retain_ms": 1});
+    server.post("/v1/permits/complete", body).await.ok();
+    // A replay as long as its millisecond lasts.
+    loop {
+        let claims = json!({"claims": [claim("gone")]});
+        let answer = server.post("/v1/claims/batch", claims).await.ok();
+        if answer["verdicts"][0]["was_expired"] == true {
+            break;
+        }
+    }
+    assert_eq!(counted("expired").await, Some(1));
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn permits_are_renewed_failed_and_released() {
     let server = Server::start("permits").await;
     let granted = verdict(&server, claim("k")).await;

@@ -345,3 +345,56 @@ impl std::fmt::Debug for Queue {
         f.debug_struct("Queue").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::AuditFilter;
+    use super::*;
+
+    fn search() -> Call {
+        let ask = Ask { what: List::Audit(AuditFilter::default()), after: None, limit: 1 };
+        Call::List { ask, reply: oneshot::channel().0 }
+    }
+
+    fn look() -> Call {
+        Call::Load { reads: Vec::new(), reply: oneshot::channel().0 }
+    }
+
+    /// What a reader takes: how many searches, and how many looks.
+    fn taken(queue: &Queue) -> (Turn<'_>, usize, usize) {
+        let mut calls = Vec::new();
+        let turn = queue.drain(&mut calls).unwrap();
+        let searches = calls.iter().filter(|call| matches!(call, Call::List { .. })).count();
+        (turn, searches, calls.len() - searches)
+    }
+
+    #[test]
+    fn searches_leave_a_reader_to_those_who_look_one_thing_up() {
+        let queue = Queue::new(2);
+        for call in [search(), search(), look()] {
+            assert!(queue.push(call));
+        }
+        let (first, searches, looks) = taken(&queue);
+        assert_eq!((searches, looks), (1, 0));
+        let (_second, searches, looks) = taken(&queue);
+        assert_eq!((searches, looks), (0, 1), "while one is at a search");
+        drop(first);
+        queue.push(look());
+        let (_third, searches, looks) = taken(&queue);
+        assert_eq!((searches, looks), (1, 0));
+    }
+
+    #[test]
+    fn a_reader_alone_looks_things_up_first() {
+        let queue = Queue::new(1);
+        queue.push(search());
+        queue.push(look());
+        let (first, searches, looks) = taken(&queue);
+        assert_eq!((searches, looks), (0, 1));
+        drop(first);
+        let (_second, searches, looks) = taken(&queue);
+        assert_eq!((searches, looks), (1, 0));
+        queue.close();
+        assert!(queue.drain(&mut Vec::new()).is_none());
+    }
+}
