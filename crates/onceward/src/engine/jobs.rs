@@ -277,20 +277,6 @@ impl Engine {
         self.take_waiting(tenant, take, Duration::ZERO, std::future::pending()).await
     }
 
-    /// [`Engine::take`] of those jobs that `pick` accepts. `line` names the picker: each goes on
-    /// where it stopped.
-    ///
-    /// # Errors
-    /// When the store gives no answer and nothing was taken.
-    pub async fn take_picked(
-        &self,
-        line: Option<&str>,
-        take: &Take,
-        pick: Pick<'_>,
-    ) -> Result<Vec<Taken>, EngineError> {
-        self.take_once(Whose { tenant: None, line }, take, pick).await
-    }
-
     /// One take.
     pub(super) async fn take_once(
         &self,

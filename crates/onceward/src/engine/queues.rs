@@ -107,7 +107,8 @@ impl Engine {
         self.take_whose_waiting(whose, take, &ours, (wait, stop)).await
     }
 
-    /// [`Engine::take_picked`] that waits as [`Engine::take_waiting`] does.
+    /// [`Engine::take`] of those jobs that `pick` accepts, which waits as [`Engine::take_waiting`]
+    /// does. `line` names the picker: each goes on where it stopped.
     ///
     /// # Errors
     /// When the store gives no answer and nothing was taken.
