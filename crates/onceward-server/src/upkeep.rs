@@ -1,5 +1,5 @@
 //! What a server does by itself, beside answering: sealing the audit, dropping what is too old,
-//! counting what crashes have cost it.
+//! counting what crashes have cost it, telling what becomes of the store.
 //!
 //! Several processes on one store may do so at once. What fails is logged and comes again; nothing
 //! here is in a request's way.
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use onceward::audit::{LostNotes, SealKey, SealReport, Sealer};
 use onceward::engine::{Engine, EngineError};
-use onceward::store::StoreError;
+use onceward::store::{Standing, StoreError};
 use tokio::task::JoinHandle;
 
 use crate::metrics::Metrics;
@@ -22,6 +22,9 @@ const SEAL_EVERY: Duration = Duration::from_secs(1);
 /// about what it owes to count as dead: one that lives says so several times a second.
 const LOST_EVERY: Duration = Duration::from_secs(30);
 const SILENT_FOR: Duration = Duration::from_secs(60);
+
+/// How often the store is asked how it is.
+const STANDING_EVERY: Duration = Duration::from_secs(1);
 
 /// How long a server that ends may take to seal its last entries.
 const LAST_SEALS_WITHIN: Duration = Duration::from_secs(5);
@@ -60,7 +63,14 @@ impl Upkeep {
             }
         };
         let lost = count_lost(LostNotes::new(engine.clone()), is_alone(engine), metrics.clone());
-        Self { tasks: vec![tokio::spawn(seal), tokio::spawn(drop), tokio::spawn(lost)], sealer }
+        let standing = tell_standing(engine.clone());
+        let tasks = vec![
+            tokio::spawn(seal),
+            tokio::spawn(drop),
+            tokio::spawn(lost),
+            tokio::spawn(standing),
+        ];
+        Self { tasks, sealer }
     }
 
     /// Seals what was written last, once nothing more is: whoever changes it afterwards is found.
@@ -80,6 +90,22 @@ impl Upkeep {
         if tokio::time::timeout(LAST_SEALS_WITHIN, last).await.is_err() {
             tracing::warn!("the last entries of the audit are not sealed yet");
         }
+    }
+}
+
+/// Logs what becomes of the store, each sentence once for as long as it holds.
+async fn tell_standing(engine: Engine) {
+    let mut told = Standing::default();
+    loop {
+        let now = engine.standing();
+        for alarm in now.alarms.iter().filter(|alarm| !told.alarms.contains(alarm)) {
+            tracing::error!("{alarm}");
+        }
+        for warning in now.warnings.iter().filter(|warning| !told.warnings.contains(warning)) {
+            tracing::warn!("{warning}");
+        }
+        told = now;
+        tokio::time::sleep(STANDING_EVERY).await;
     }
 }
 

@@ -74,7 +74,7 @@ impl Health {
 /// How the server is.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct HealthAnswer {
-    /// `ok`, `degraded` (the store gives no answer) or `draining`.
+    /// `ok`, `degraded` (the store gives no answer, or has an alarm) or `draining`.
     status: &'static str,
     /// Which store.
     store: &'static str,
@@ -92,7 +92,7 @@ pub(crate) struct HealthAnswer {
     cache_status: Option<&'static str>,
     /// What survives a power loss: `full`, `weak (…)` or `none (memory)`.
     durability: String,
-    /// Settings that are weaker than people expect.
+    /// What is damaged or was lost, and settings that are weaker than people expect.
     warnings: Vec<String>,
     /// The version of the program.
     version: &'static str,
@@ -118,7 +118,8 @@ pub(crate) async fn healthz(State(state): State<AdminState>) -> Response {
 )]
 pub(crate) async fn readyz(State(state): State<AdminState>) -> Response {
     let answer = look(&state).await;
-    let ready = answer.status == "ok";
+    // A store with an alarm still answers.
+    let ready = answer.status != "draining" && answer.store_error.is_none();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let mut response = json(status, &answer);
     if !ready {
@@ -169,14 +170,18 @@ async fn look(state: &AdminState) -> HealthAnswer {
     let (down, cache_up) = tokio::join!(trouble(state), cached);
     let up = down.is_none();
     let word = |up| if up { "up" } else { "down" };
-    let mut warnings = state.health().warnings();
+    let standing = state.engine().standing();
+    let alarmed = !standing.alarms.is_empty();
+    let mut warnings = standing.alarms;
+    warnings.extend(standing.warnings);
+    warnings.extend(state.health().warnings());
     warnings.extend(capabilities.warnings.iter().cloned());
     match &capabilities.durability {
         Durability::Full => {}
         weak => warnings.push(format!("durability is {weak}: a power loss loses answered work")),
     }
     HealthAnswer {
-        status: match (state.health().is_draining(), up) {
+        status: match (state.health().is_draining(), up && !alarmed) {
             (true, _) => "draining",
             (false, true) => "ok",
             (false, false) => "degraded",

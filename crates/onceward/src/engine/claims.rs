@@ -333,6 +333,10 @@ impl Engine {
             End::Answer(resolved) | End::Committed { meaning: resolved, .. } => resolved,
             End::GaveUp => return Err(EngineError::Contended("time after time")),
         };
+        if matches!((&resolved, resolution), (Resolved::Ok, Resolution::Erase)) {
+            // It is erased, however this ends; what can't be done yet, the store's standing tells.
+            let _ = self.0.store.scrub().await;
+        }
         #[cfg(feature = "events")]
         if matches!((&resolved, resolution), (Resolved::Ok, Resolution::Rerun { .. }))
             && key.kind() == onceward_core::key::Kind::Event

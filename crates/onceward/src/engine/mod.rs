@@ -67,7 +67,7 @@ use onceward_core::key::Key;
 use onceward_core::record::State;
 use onceward_core::stamp::Token;
 
-use crate::store::{Capabilities, Fact, Loaded, Read, Store, StoreError};
+use crate::store::{Capabilities, Fact, Loaded, Read, Standing, Store, StoreError};
 use heard::Clockwork;
 use scheduler::Scheduler;
 use sight::Sightings;
@@ -144,6 +144,12 @@ impl Engine {
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {
         &self.0.capabilities
+    }
+
+    /// How the store is now.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.0.store.standing()
     }
 
     /// How many callers wait for a key that someone else runs.

@@ -94,8 +94,29 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(async move { Err(StoreError::Unsupported { store, what }) })
     }
 
+    /// Resolves when what was deleted before the call is in none of the files that the store keeps
+    /// itself. False when somebody has kept it from that for longer than may be waited: it is tried
+    /// further, and [`Store::standing`] says so meanwhile.
+    fn scrub(&self) -> StoreFuture<'_, bool> {
+        Box::pin(async { Ok(true) })
+    }
+
+    /// How the store is now. Cheap: it is asked every second.
+    fn standing(&self) -> Standing {
+        Standing::default()
+    }
+
     /// Finishes what is under way and lets go of files and connections. Later calls fail.
     fn close(&self) -> StoreFuture<'_, ()>;
+}
+
+/// What someone who runs a store should know about how it is now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Something was lost, or may have been: a person has to look. Each says what to do.
+    pub alarms: Vec<String>,
+    /// Something is not as people expect, and nothing is lost.
+    pub warnings: Vec<String>,
 }
 
 /// What a store can do.

@@ -11,7 +11,8 @@ use onceward_core::batch::{Answer, Batch};
 use onceward_core::key::Key;
 
 use super::{
-    Capabilities, Committed, Cursor, List, Loaded, Page, Read, Store, StoreError, StoreFuture,
+    Capabilities, Committed, Cursor, List, Loaded, Page, Read, Standing, Store, StoreError,
+    StoreFuture,
 };
 
 /// What a store was asked to do.
@@ -121,6 +122,14 @@ impl Store for Timed {
     #[cfg(feature = "sqlite")]
     fn commit_own(&self, group: Vec<Arc<dyn super::sqlite::OwnSql>>) -> StoreFuture<'_, Committed> {
         self.timed(Operation::Commit, self.store.commit_own(group))
+    }
+
+    fn scrub(&self) -> StoreFuture<'_, bool> {
+        self.store.scrub()
+    }
+
+    fn standing(&self) -> Standing {
+        self.store.standing()
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

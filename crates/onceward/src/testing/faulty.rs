@@ -16,7 +16,8 @@ use onceward_core::key::Key;
 
 use super::random::Random;
 use crate::store::{
-    Capabilities, Committed, Cursor, List, Loaded, Page, Read, Store, StoreError, StoreFuture,
+    Capabilities, Committed, Cursor, List, Loaded, Page, Read, Standing, Store, StoreError,
+    StoreFuture,
 };
 
 /// A fault of one call.
@@ -360,6 +361,14 @@ impl Store for FaultyStore {
 
     fn watch(&self, keys: Vec<Key>) -> StoreFuture<'_, ()> {
         Box::pin(self.read(Method::Watch, self.inner.watch(keys)))
+    }
+
+    fn scrub(&self) -> StoreFuture<'_, bool> {
+        self.inner.scrub()
+    }
+
+    fn standing(&self) -> Standing {
+        self.inner.standing()
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {
