@@ -3,6 +3,8 @@
 //! `%`, `:` and control characters become `%XX`; everything else stays as it is. The mapping is
 //! injective and works character by character, so an escaped prefix is a prefix of the escaped
 //! text. NUL never survives, because some stores can't hold it.
+//!
+//! Also here: how stored text, which is other people's, is shown without steering a terminal.
 
 use std::borrow::Cow;
 
@@ -65,6 +67,42 @@ fn hex_value(digit: char) -> Option<u8> {
         'A'..='F' => Some(digit as u8 - b'A' + 10),
         _ => None,
     }
+}
+
+/// Whether a terminal would be steered by a character: a control character or a direction mark.
+#[must_use]
+pub fn steers(character: char) -> bool {
+    let control = character.is_control() && character != '\n' && character != '\t';
+    control || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A text without what would steer a terminal: that is escaped as `\u{1b}`.
+#[must_use]
+pub fn plain(text: &str) -> Cow<'_, str> {
+    escaped(text, |character, out| out.extend(character.escape_unicode()))
+}
+
+/// JSON text without what would steer a terminal. It says the same: such characters only ever stand
+/// inside its strings, where they may be escaped.
+#[must_use]
+pub fn plain_json(json: &str) -> Cow<'_, str> {
+    // None of them lies beyond the plane that four digits reach.
+    escaped(json, |character, out| out.push_str(&format!("\\u{:04x}", u32::from(character))))
+}
+
+fn escaped(text: &str, write: impl Fn(char, &mut String)) -> Cow<'_, str> {
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        if steers(character) {
+            write(character, &mut out);
+        } else {
+            out.push(character);
+        }
+    }
+    Cow::Owned(out)
 }
 
 /// A text as a JSON string.

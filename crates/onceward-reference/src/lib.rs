@@ -4,7 +4,7 @@
 //! Listeners, flags and files are the binary's business, not this crate's.
 
 pub mod business;
-mod csv;
+pub mod csv;
 mod ids;
 mod instant;
 pub mod measurements;

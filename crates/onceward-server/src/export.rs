@@ -1,11 +1,12 @@
 //! Audit entries for programs: JSON, a JSON object per line, or CSV.
 //!
-//! One form for the control API and the command line. CSV is RFC 4180; a text that a spreadsheet
-//! would run as a formula is led by an apostrophe, because entries hold what callers sent.
+//! One form for the control API and the command line. Entries hold what callers sent: in every
+//! format what would steer a terminal is escaped.
 
 use onceward_core::audit::Audited;
 use onceward_core::key::Key;
-use onceward_core::text::unescape;
+use onceward_core::text::{plain_json, unescape};
+use onceward_reference::csv;
 use serde_json::{Value, json};
 
 use crate::times::rfc3339;
@@ -75,12 +76,11 @@ impl Format {
     /// An entry, as [`entry_json`] gives it; `first` when none was written before.
     pub(crate) fn line(self, entry: &Value, first: bool) -> String {
         match self {
-            Self::Json => format!("{}\n{entry}", if first { "" } else { "," }),
-            Self::Ndjson => format!("{entry}\n"),
-            Self::Csv => {
-                let cells: Vec<String> = COLUMNS.iter().map(|name| cell(&entry[name])).collect();
-                cells.join(",") + "\r\n"
+            Self::Json => {
+                format!("{}\n{}", if first { "" } else { "," }, plain_json(&entry.to_string()))
             }
+            Self::Ndjson => format!("{}\n", plain_json(&entry.to_string())),
+            Self::Csv => csv::line(entry, &COLUMNS),
         }
     }
 
@@ -115,41 +115,26 @@ pub(crate) fn entry_json(audited: &Audited) -> Value {
     })
 }
 
-/// A value as RFC 4180 wants it, and as no spreadsheet runs it.
-fn cell(value: &Value) -> String {
-    let text = match value {
-        Value::Null => return String::new(),
-        Value::String(text) if text.starts_with(['=', '+', '-', '@', '\t', '\r']) => {
-            format!("'{text}")
-        }
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    if text.contains([',', '"', '\r', '\n']) {
-        return format!("\"{}\"", text.replace('"', "\"\""));
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onceward_core::text::steers;
 
     #[test]
-    fn cells_are_quoted_where_they_must_be() {
-        assert_eq!(cell(&json!(null)), "");
-        assert_eq!(cell(&json!(7)), "7");
-        assert_eq!(cell(&json!("plain")), "plain");
-        assert_eq!(cell(&json!("a,\"b\"\n")), "\"a,\"\"b\"\"\n\"");
-    }
-
-    #[test]
-    fn abuse_no_cell_is_a_formula() {
-        for text in ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "=HYPERLINK(\"x\",\"y\")"] {
-            let cell = cell(&json!(text));
-            assert!(cell.starts_with('\'') || cell.starts_with("\"'"), "{cell}");
+    fn l10_no_export_steers_a_terminal() {
+        let said = "\u{1b}[2J\u{9b}1m\u{7f}\u{202e}\u{7}\r";
+        let entry = json!({ "id": 1, "tenant": said, "detail": "caf\u{e9}" });
+        for format in [Format::Json, Format::Ndjson, Format::Csv] {
+            let line = format.line(&entry, true);
+            let body = line.trim_end_matches("\r\n");
+            assert!(!body.contains(steers), "{format:?}: {body:?}");
+            assert!(body.contains("caf\u{e9}"), "{body}");
         }
-        assert_eq!(cell(&json!("a=1")), "a=1");
+        // JSON says the same as before, to whoever reads it as JSON.
+        let read: Value = serde_json::from_str(&Format::Ndjson.line(&entry, true)).unwrap();
+        assert_eq!(read, entry);
+        let cells = Format::Csv.line(&entry, true);
+        assert!(cells.contains("\\u{1b}[2J"), "{cells}");
     }
 
     #[test]

@@ -3,12 +3,13 @@
 //! Stored text is other people's: what could steer a terminal is shown escaped, never sent. A
 //! reader that goes away early (`| head`) ends the command quietly.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 use onceward_core::record::State;
+pub(crate) use onceward_core::text::plain;
+use onceward_core::text::plain_json;
 use serde_json::{Value, json};
 
 use crate::cli::{self, Common};
@@ -68,7 +69,7 @@ impl Out {
 
     /// Prints one JSON value.
     pub(crate) fn print_json(&self, value: &Value) -> Result<(), Failure> {
-        self.print(&format!("{value:#}\n"))
+        self.print(&format!("{}\n", plain_json(&format!("{value:#}"))))
     }
 
     /// Tells something on standard error, once: it is no part of the output.
@@ -139,26 +140,6 @@ pub(crate) fn state_cell(state: State) -> Cell {
         State::Expired => cell.fg(Color::DarkGrey),
         State::Pending => cell,
     }
-}
-
-/// Text as a terminal may see it: control characters and direction marks are escaped.
-pub(crate) fn plain(text: &str) -> Cow<'_, str> {
-    let steers = |character: char| {
-        let control = character.is_control() && character != '\n' && character != '\t';
-        control || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    if !text.contains(steers) {
-        return Cow::Borrowed(text);
-    }
-    let mut out = String::with_capacity(text.len() + 8);
-    for character in text.chars() {
-        if steers(character) {
-            out.extend(character.escape_unicode());
-        } else {
-            out.push(character);
-        }
-    }
-    Cow::Owned(out)
 }
 
 /// Text for one line of a table.

@@ -10,7 +10,7 @@ use futures_util::stream;
 use http::StatusCode;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use onceward::core::audit::about_user;
-use onceward::core::text::escape;
+use onceward::core::text::{escape, plain_json};
 use onceward::engine::{Engine, EngineError};
 use onceward::store::{AuditFilter, Cursor, Items, List};
 use serde::{Deserialize, Serialize};
@@ -167,7 +167,8 @@ impl Search {
                         match format {
                             Format::Csv => text += &csv::line(&entry.cells(), &COLUMNS),
                             Format::Json | Format::Ndjson => {
-                                text += &serde_json::to_string(&entry).unwrap_or_default();
+                                let line = serde_json::to_string(&entry).unwrap_or_default();
+                                text += &plain_json(&line);
                                 text += "\n";
                             }
                         }

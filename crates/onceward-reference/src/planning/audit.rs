@@ -19,7 +19,7 @@ use onceward::core::audit::Audited;
 use onceward::core::header_key::parse_header_key;
 use onceward::core::key::Kind as KeyKind;
 use onceward::core::stamp::At;
-use onceward::core::text::escape;
+use onceward::core::text::{escape, plain_json};
 use onceward::engine::{Engine, EngineError};
 use onceward::http::Preconditions;
 use onceward::store::{AuditFilter, Cursor, Items, List};
@@ -280,7 +280,7 @@ fn shown(audited: &Audited) -> Value {
 fn line(entry: &Value, format: Format) -> String {
     match format {
         Format::Csv => csv::line(entry, &COLUMNS),
-        Format::Json | Format::Ndjson => entry.to_string() + "\n",
+        Format::Json | Format::Ndjson => format!("{}\n", plain_json(&entry.to_string())),
     }
 }
 
