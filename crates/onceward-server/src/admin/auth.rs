@@ -14,7 +14,7 @@ use onceward_core::audit::Trace;
 use onceward_core::limits::MAX_PART_BYTES;
 use sha2::{Digest, Sha256};
 
-use super::lockout::Judged;
+use super::lockout::Refused;
 use super::observe::Ids;
 use super::problem::Problem;
 use super::{ACTOR_HEADER, AdminState};
@@ -107,6 +107,28 @@ pub(crate) fn new_token() -> Result<String, String> {
     Ok(hex(&bytes))
 }
 
+/// Fewer characters of an operator's token can be guessed by who tries for long.
+const TOKEN_CHARS_MIN: usize = 16;
+
+/// What is to be said of an operator's token that is given and too short. An error where others
+/// than this machine's own users may guess it: when the control API does not listen on loopback.
+pub(crate) fn check_strength(given: &str, listens: IpAddr) -> Result<Option<String>, String> {
+    let chars = given.trim().chars().count();
+    if chars >= TOKEN_CHARS_MIN {
+        return Ok(None);
+    }
+    let told = format!(
+        "ONCEWARD_ADMIN_TOKEN has {chars} characters and can be guessed: give it at least \
+         {TOKEN_CHARS_MIN}, such as the output of `openssl rand -hex 32`"
+    );
+    match listens.to_canonical().is_loopback() {
+        true => Ok(Some(told)),
+        false => {
+            Err(format!("{told}; the control API listens on {listens}, where others reach it"))
+        }
+    }
+}
+
 /// The operator, by the token that the environment gives. Without one a token is made, which the
 /// second part holds: to be printed once on standard error and never again.
 pub(crate) fn operator(given: Option<&str>) -> Result<(Principal, Option<String>), String> {
@@ -174,11 +196,11 @@ impl FromRequestParts<AdminState> for Who {
     type Rejection = Problem;
 
     async fn from_request_parts(head: &mut Parts, state: &AdminState) -> Result<Self, Problem> {
-        identify(head, state, Instant::now())
+        identify(head, state).await
     }
 }
 
-fn identify(head: &Parts, state: &AdminState, now: Instant) -> Result<Who, Problem> {
+async fn identify(head: &Parts, state: &AdminState) -> Result<Who, Problem> {
     let peer = head.extensions.get::<ConnectInfo<SocketAddr>>();
     let peer = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |ConnectInfo(peer)| peer.ip());
     let mut values = head.headers.get_all(AUTHORIZATION).iter();
@@ -187,12 +209,12 @@ fn identify(head: &Parts, state: &AdminState, now: Instant) -> Result<Who, Probl
     };
     let token = bearer(value.as_bytes())
         .ok_or_else(|| Problem::unauthorized("only `Authorization: Bearer <token>` is known"))?;
-    let found = state.principals().find(token);
-    let judged = state.lockouts().judge(peer, found.map(|found| &found.token_hash), now);
-    let principal = match (judged, found) {
-        (Judged::Right, Some(principal)) => principal,
-        (Judged::Wait(wait), _) => return Err(locked_out(wait)),
-        _ => return Err(Problem::unauthorized("this token is not known here")),
+    // Found out before anything else: whoever guesses from the same address is not in its way.
+    let Some(principal) = state.principals().find(token) else {
+        return Err(match state.lockouts().refuse(peer, Instant::now()).await {
+            Refused::Wrong => Problem::unauthorized("this token is not known here"),
+            Refused::LockedOut(wait) => locked_out(wait),
+        });
     };
     let ids = head.extensions.get::<Ids>().cloned().unwrap_or_default();
     let actor = match principal.reach {
@@ -259,6 +281,24 @@ mod tests {
         assert!(Principals::new(vec![made]).find(shown.as_bytes()).is_some());
         assert_ne!(operator(None).unwrap().1.unwrap(), shown);
         assert!(operator(Some(" ")).is_err());
+    }
+
+    #[test]
+    fn m3_a_short_operators_token_is_warned_of_and_refused_where_others_reach_it() {
+        let (loopback, anywhere): ([IpAddr; 3], [IpAddr; 3]) = (
+            ["127.0.0.1", "::1", "::ffff:127.0.0.2"].map(|ip| ip.parse().unwrap()),
+            ["0.0.0.0", "::", "192.0.2.1"].map(|ip| ip.parse().unwrap()),
+        );
+        for short in ["hunter2", "fifteen-letters", " fifteen-letters "] {
+            for listens in loopback {
+                let told = check_strength(short, listens).unwrap().unwrap();
+                assert!(told.contains("ONCEWARD_ADMIN_TOKEN") && !told.contains("hunter2"));
+            }
+            assert!(anywhere.iter().all(|listens| check_strength(short, *listens).is_err()));
+        }
+        for listens in loopback.into_iter().chain(anywhere) {
+            assert_eq!(check_strength("sixteen--letters", listens), Ok(None));
+        }
     }
 
     #[test]

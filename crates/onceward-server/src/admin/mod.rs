@@ -29,7 +29,7 @@ mod views;
 
 pub(crate) use audit::VerifyAnswer;
 pub(crate) use auth::{Principal, Principals, Reach};
-pub(crate) use auth::{new_token, operator};
+pub(crate) use auth::{check_strength, new_token, operator};
 pub(crate) use health::Health;
 pub(crate) use opaque::Keys;
 pub(crate) use openapi::document;
