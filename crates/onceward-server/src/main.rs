@@ -24,6 +24,7 @@ mod open_files;
 mod output;
 mod remote;
 mod report;
+mod signals;
 mod times;
 mod upkeep;
 

@@ -7,7 +7,7 @@ use axum::response::Response;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use http::StatusCode;
-use onceward::engine::{EngineError, STORE_SPACE_PREFIX, STORE_TENANT};
+use onceward::engine::{Engine, EngineError, STORE_SPACE_PREFIX, STORE_TENANT};
 use onceward_core::canonical::Arrays;
 use onceward_core::decide::{Claim, Verdict};
 use onceward_core::diff::{DifferingPointers, differing_pointers};
@@ -36,6 +36,8 @@ use crate::times::rfc3339;
 
 /// Claims of one batch.
 pub(crate) const CLAIMS_MAX: usize = 1_000;
+/// How long a claim may take before a store that takes no writes is looked at instead.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// The space of the subjects that guards name.
 pub(crate) const SUBJECTS: &str = "subjects";
 
@@ -346,9 +348,9 @@ async fn ask(
             };
             let stop = stop.boxed().shared();
             // In their order: of two with one key the first is the first to be asked.
-            let all = claims
-                .iter()
-                .map(|(claim, wait)| engine.claim_waiting_unless(claim, *wait, stop.clone()));
+            let all = claims.iter().map(|(claim, wait)| {
+                or_look(engine, claim, engine.claim_waiting_unless(claim, *wait, stop.clone()))
+            });
             join_all(all).await
         };
         let Err(unheard) = answer.send(verdicts) else { return };
@@ -361,6 +363,30 @@ async fn ask(
     });
     // Without an answer the task has ended, as it does when the process ends.
     heard.await.map_err(|_| Problem::draining())
+}
+
+/// The verdict of a claim; while the store takes no writes, what a look tells of what is done.
+async fn or_look(
+    engine: &Engine,
+    claim: &Claim,
+    claiming: impl Future<Output = Result<Verdict, EngineError>>,
+) -> Result<Verdict, EngineError> {
+    tokio::pin!(claiming);
+    let in_time = tokio::time::timeout(LOOK_AFTER, &mut claiming).await;
+    let late = match in_time {
+        Ok(Ok(verdict)) => return Ok(verdict),
+        Ok(Err(error)) => Some(error),
+        Err(_) => None,
+    };
+    if (late.is_some() || engine.late().is_some())
+        && let Ok(Some(verdict @ Verdict::Replay(_))) = engine.look_before(claim).await
+    {
+        return Ok(verdict);
+    }
+    match late {
+        Some(error) => Err(error),
+        None => claiming.await,
+    }
 }
 
 /// A claim that may be made.

@@ -1,9 +1,11 @@
 //! Health, readiness and metrics: the truth about the store, durability and draining.
 //!
 //! `/healthz` says how the process is and is 200 as long as it can say so. `/readyz` says whether
-//! to send work here: it reads from the store, within a short time, and is 503 when that fails or
-//! the server drains. When the latest commit failed it writes too: a store that can only be read
-//! (a full disk) takes no work, and nothing else would find out that it is well again.
+//! to send requests here: it reads from the store, within a short time, and is 503 when that fails
+//! or the server drains. A store that can only be read (a full disk, a writer that is locked out)
+//! is told as degraded: what is done is replayed from it, and everything else refused as it should
+//! be. When the latest commit failed, health writes too: nothing else would find out that all is
+//! well again.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +17,7 @@ use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use onceward::engine::STORE_TENANT;
 use onceward::http::spread;
-use onceward::store::Durability;
+use onceward::store::{Durability, Standing};
 use onceward_core::key::Subject;
 use serde::Serialize;
 use tokio::sync::watch;
@@ -74,11 +76,12 @@ impl Health {
 /// How the server is.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct HealthAnswer {
-    /// `ok`, `degraded` (the store gives no answer, or has an alarm) or `draining`.
+    /// `ok`, `degraded` (the store takes no writes or gives no answer, or something stored is
+    /// damaged) or `draining`.
     status: &'static str,
     /// Which store.
     store: &'static str,
-    /// `up` or `down`, as of this request.
+    /// `up` or `down`, as of this request: whether it takes work.
     store_status: &'static str,
     /// Why the store is down; absent while it is up.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,11 +95,21 @@ pub(crate) struct HealthAnswer {
     cache_status: Option<&'static str>,
     /// What survives a power loss: `full`, `weak (…)` or `none (memory)`.
     durability: String,
-    /// What is damaged or was lost, and settings that are weaker than people expect.
+    /// `checked`, or `checking` while the names of all keys are still compared with what the store
+    /// knows of them.
+    names: &'static str,
+    /// What someone should know or do, a sentence each: what is damaged first, then settings that
+    /// are weaker than people expect.
     warnings: Vec<String>,
     /// The version of the program.
     version: &'static str,
+    /// Whether the store can be read.
+    #[serde(skip)]
+    readable: bool,
 }
+
+/// The status of a server that grants nothing any more.
+const DRAINING: &str = "draining";
 
 /// How the process is.
 #[utoipa::path(
@@ -111,15 +124,15 @@ pub(crate) async fn healthz(State(state): State<AdminState>) -> Response {
 #[utoipa::path(
     get, path = "/readyz", tag = "server", security(()),
     responses(
-        (status = 200, description = "Yes", body = HealthAnswer),
-        (status = 503, description = "No: the store is down, or the server drains",
+        (status = 200, description = "Yes: what is done is replayed, even while it is degraded",
+            body = HealthAnswer),
+        (status = 503, description = "No: the store can't be read, or the server drains",
             body = HealthAnswer),
     )
 )]
 pub(crate) async fn readyz(State(state): State<AdminState>) -> Response {
     let answer = look(&state).await;
-    // A store with an alarm still answers.
-    let ready = answer.status != "draining" && answer.store_error.is_none();
+    let ready = answer.readable && answer.status != DRAINING;
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let mut response = json(status, &answer);
     if !ready {
@@ -167,11 +180,36 @@ async fn look(state: &AdminState) -> HealthAnswer {
             None => None,
         }
     };
-    let (down, cache_up) = tokio::join!(trouble(state), cached);
-    let up = down.is_none();
-    let word = |up| if up { "up" } else { "down" };
+    let (store, cache_up) = tokio::join!(store_answers(state), cached);
     let standing = state.engine().standing();
-    let alarmed = !standing.alarms.is_empty();
+    let (readable, trouble) = match store {
+        StoreAnswer::Takes => (true, None),
+        StoreAnswer::ReadOnly(why) => (true, Some(why)),
+        StoreAnswer::Silent(why) => (false, Some(why)),
+    };
+    let word = |up| if up { "up" } else { "down" };
+    HealthAnswer {
+        status: match (state.health().is_draining(), &trouble, &standing.alarms[..]) {
+            (true, ..) => DRAINING,
+            (false, None, []) => "ok",
+            _ => "degraded",
+        },
+        store: capabilities.name,
+        store_status: word(trouble.is_none()),
+        store_error: trouble,
+        cache: shared.map(|_| "redis"),
+        cache_status: cache_up.map(word),
+        durability: capabilities.durability.to_string(),
+        names: standing.names.as_str(),
+        warnings: warnings(state, standing),
+        version: env!("CARGO_PKG_VERSION"),
+        readable,
+    }
+}
+
+/// Everything that someone should know: what is damaged comes first.
+fn warnings(state: &AdminState, standing: Standing) -> Vec<String> {
+    let capabilities = state.engine().capabilities();
     let mut warnings = standing.alarms;
     warnings.extend(standing.warnings);
     warnings.extend(state.health().warnings());
@@ -180,44 +218,56 @@ async fn look(state: &AdminState) -> HealthAnswer {
         Durability::Full => {}
         weak => warnings.push(format!("durability is {weak}: a power loss loses answered work")),
     }
-    HealthAnswer {
-        status: match (state.health().is_draining(), up && !alarmed) {
-            (true, _) => "draining",
-            (false, true) => "ok",
-            (false, false) => "degraded",
-        },
-        store: capabilities.name,
-        store_status: word(up),
-        store_error: down,
-        cache: shared.map(|_| "redis"),
-        cache_status: cache_up.map(word),
-        durability: capabilities.durability.to_string(),
-        warnings,
-        version: env!("CARGO_PKG_VERSION"),
-    }
+    warnings
 }
 
-/// Why the store does not take work; none when it does.
-async fn trouble(state: &AdminState) -> Option<String> {
-    let looked = tokio::time::timeout(STORE_WITHIN, async {
-        let subject = Subject::new(STORE_TENANT, "onceward.health", "probe")?;
+/// What the store does when it is asked.
+enum StoreAnswer {
+    /// It takes work.
+    Takes,
+    /// It can be read, but not written to, and why.
+    ReadOnly(String),
+    /// It can't be read, and why.
+    Silent(String),
+}
+
+async fn store_answers(state: &AdminState) -> StoreAnswer {
+    let (engine, metrics) = (state.engine(), state.metrics());
+    let subject = Subject::new(STORE_TENANT, "onceward.health", "probe");
+    let read = async {
         // It may or may not be there: what counts is that the store answers.
-        state.engine().mark(&subject).await?;
-        match state.engine().trouble() {
-            None => Ok(()),
-            Some(_) => state.engine().writes().await,
-        }
-    });
-    let failed = |code: &'static str, why: String| {
-        state.metrics().store_failed(code);
-        Some(why)
+        engine.mark(&subject?).await
     };
-    match looked.await {
-        Ok(Ok(())) => None,
-        Ok(Err(error)) => failed(error.code(), error.to_string()),
+    let silent = format!("no answer within {} s", STORE_WITHIN.as_secs());
+    match tokio::time::timeout(STORE_WITHIN, read).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => {
+            metrics.store_failed(error.code());
+            return StoreAnswer::Silent(error.to_string());
+        }
         Err(_) => {
-            let late = format!("no answer within {} s", STORE_WITHIN.as_secs());
-            failed("store.timeout", state.engine().trouble().unwrap_or(late))
+            metrics.store_failed("store.timeout");
+            return StoreAnswer::Silent(engine.trouble().unwrap_or(silent));
+        }
+    }
+    if let Some(late) = engine.late() {
+        metrics.store_failed("store.timeout");
+        let waited = late.as_secs_f64();
+        return StoreAnswer::ReadOnly(format!(
+            "a commit has waited for {waited:.1} s: the store \
+             can be read, but takes no writes"
+        ));
+    }
+    let Some(why) = engine.trouble() else { return StoreAnswer::Takes };
+    match tokio::time::timeout(STORE_WITHIN, engine.writes()).await {
+        Ok(Ok(())) => StoreAnswer::Takes,
+        Ok(Err(error)) => {
+            metrics.store_failed(error.code());
+            StoreAnswer::ReadOnly(error.to_string())
+        }
+        Err(_) => {
+            metrics.store_failed("store.timeout");
+            StoreAnswer::ReadOnly(why)
         }
     }
 }

@@ -13,10 +13,10 @@ use onceward::http::PermitText;
 use onceward::store::sqlite::{Announced, SqliteStore};
 use onceward::worker::{Context, Event, Happened, JobError, Worker};
 use serde_json::json;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::admin::{
-    AdminOptions, AdminState, Health, Keys, Principal, Principals, Reach, new_token, operator,
+    AdminOptions, AdminState, Health, Keys, Principal, Principals, Reach, check_strength,
+    new_token, operator,
 };
 use crate::authorize::Asker;
 use crate::cache::{self, SharedCache};
@@ -32,6 +32,7 @@ use crate::metrics::Metrics;
 use crate::open::{Access, StoreUrl};
 use crate::open_files;
 use crate::output::Out;
+use crate::signals::Signals;
 use crate::upkeep::Upkeep;
 
 /// How long whoever gives permission may take.
@@ -92,6 +93,8 @@ impl Server<'_> {
         signals: &mut Signals,
     ) -> Result<(), Failure> {
         let Self { config, engine, metrics, .. } = self;
+        let health = Arc::new(Health::default());
+        self.check_token(admin_token, &health)?;
         let secret = Secret::load(config.identity.secret_file.as_deref(), engine).await?;
         let (identity, signs) = identity::from_config(config, &secret)?;
         let shown = upstream.to_string();
@@ -106,7 +109,6 @@ impl Server<'_> {
             }
         }
         let door = Arc::new(door);
-        let health = Arc::new(Health::default());
         if let Some(allowed) = open_files::too_few_for(config.limits.connections) {
             health.warn(format!(
                 "only {allowed} files may be open: too few for [limits] connections = {}; raise \
@@ -145,6 +147,17 @@ impl Server<'_> {
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
         gateway.drain(signals.next()).await;
         upkeep.finish(engine).await;
+        Ok(())
+    }
+
+    /// A token that can be guessed is refused where others may guess it, and told of elsewhere.
+    fn check_token(&self, given: Option<&str>, health: &Health) -> Result<(), Failure> {
+        let Some(given) = given else { return Ok(()) };
+        let told = check_strength(given, self.config.server.admin.ip());
+        if let Some(warning) = told.map_err(|why| Failure::usage("admin.token", why))? {
+            tracing::warn!("{warning}");
+            health.warn(warning);
+        }
         Ok(())
     }
 
@@ -271,35 +284,4 @@ fn settings(config: &Config, upstream: Upstream, keys: Keys) -> Result<Settings,
             drain: server.drain_timeout.duration(),
         },
     })
-}
-
-/// SIGTERM and SIGINT.
-pub(crate) struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    /// Listens from now on.
-    pub(crate) fn new() -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| {
-                Failure::failed("signals", format!("can't listen for signals: {error}"))
-            })
-        };
-        // A file that may not grow is an error of the write, as a full disk is: no reason to die.
-        let _ = listen(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-        })
-    }
-
-    /// Resolves when one comes.
-    pub(crate) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

@@ -37,7 +37,7 @@ use tokio::task::JoinHandle;
 
 use crate::admin::{self, AdminOptions, AdminState, Health, Principals, Reach, new_token};
 use crate::cli::{Common, Demo, DemoService};
-use crate::commands::serve::{Signals, announce};
+use crate::commands::serve::announce;
 use crate::config::Config;
 use crate::config::flags::Flags;
 use crate::failure::Failure;
@@ -49,6 +49,7 @@ use crate::logs::{self, LogLevel};
 use crate::metrics::Metrics;
 use crate::open::{Access, StoreUrl, is_alone};
 use crate::output::Out;
+use crate::signals::Signals;
 use crate::upkeep::Upkeep;
 use tally::Tally;
 

@@ -62,7 +62,8 @@ async fn i20_a_full_disk_executes_nothing_unrecorded_and_health_tells() {
     // The first one may have been sent before its completion failed; the others were not.
     assert!(app.ran() <= kept.len() + 1, "{} ran, {} recorded", app.ran(), kept.len());
     let (health, ready) = (get(&gateway, "/healthz").await, get(&gateway, "/readyz").await);
-    assert_eq!((health.status, ready.status), (200, 503));
+    // What is done is replayed, and what is new refused as it should be: it takes requests.
+    assert_eq!((health.status, ready.status), (200, 200));
     for said in [health.json(), ready.json()] {
         assert_eq!((&said["status"], &said["store_status"]), (&"degraded".into(), &"down".into()));
         assert!(said["store_error"].as_str().unwrap().contains("can't be written"), "{said}");
@@ -71,8 +72,8 @@ async fn i20_a_full_disk_executes_nothing_unrecorded_and_health_tells() {
     let pid = gateway.child.id().to_string();
     let room = Command::new("prlimit").args(["--pid", &pid, "--fsize=unlimited:"]).status();
     assert!(room.unwrap().success());
-    let ready = get(&gateway, "/readyz").await;
-    assert_eq!((ready.status, &ready.json()["status"]), (200, &"ok".into()));
+    let health = get(&gateway, "/healthz").await;
+    assert_eq!((health.status, &health.json()["status"]), (200, &"ok".into()));
     for (key, body) in &kept {
         let again = post(gateway.listen, "/payments", Some(key), "{}").await;
         assert_eq!((again.status, again.is_replay(), &again.body), (201, true, body));

@@ -23,6 +23,7 @@ mod full_disk;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod process;
+mod read_only;
 #[path = "../../../onceward/tests/support/redis.rs"]
 mod redis_server;
 mod resets;
@@ -30,6 +31,7 @@ mod routes;
 mod servers;
 mod settings;
 mod shared;
+mod signals;
 mod suite;
 mod target;
 mod upstream;

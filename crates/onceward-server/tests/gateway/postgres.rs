@@ -12,7 +12,9 @@ use http_body_util::{Empty, Full};
 use tokio_postgres::{Client, NoTls};
 
 use super::client::{Answer, post, request, send};
-use super::target::{Gateway, command, folder};
+use super::read_only::{done_before, health_becomes, holds_while_locked};
+use super::target::{Gateway, command, folder, serve};
+use super::upstream::App;
 
 /// A database that is removed when the test has passed.
 struct Database {
@@ -215,4 +217,24 @@ fn an_upstream_can_complete_only_where_it_has_sql() {
         ran(&folder, &["serve", "--upstream", "http://127.0.0.1:9", "--config", "o.toml"]);
     assert_eq!(code, 2, "{said}");
     assert!(said.contains("needs a Postgres store"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m7_replays_go_on_while_somebody_locks_the_table() {
+    let (database, folder, app) = (Database::new("locked").await, folder("pg-locked"), App::new());
+    let upstream = serve(app.router()).await;
+    assert_eq!(ran(&folder, &["migrate", "--store", &database.url]).0, 0);
+    let flags = [format!("--store={}", database.url)];
+    let gateway = done_before(|| Gateway::start(&folder, upstream, &flags)).await;
+    let other = connect(&database.url).await;
+    // Others may read, as while an index is made.
+    let lock = "BEGIN; LOCK TABLE onceward.records IN EXCLUSIVE MODE";
+    other.batch_execute(lock).await.unwrap();
+    holds_while_locked(&gateway, &app).await;
+    other.batch_execute("ROLLBACK").await.unwrap();
+    health_becomes(gateway.admin, "ok").await;
+    assert_eq!(post(gateway.listen, "/payments", Some("later"), "{}").await.status, 201);
+    drop(gateway);
+    drop(other);
+    database.remove().await;
 }

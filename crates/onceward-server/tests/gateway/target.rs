@@ -197,9 +197,12 @@ impl Gateway {
 
     /// SIGTERM.
     pub(crate) fn terminate(&self) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-TERM", &pid]).status().unwrap();
-        assert!(sent.success());
+        self.signal("TERM");
+    }
+
+    /// Any signal, by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        signal(&self.child, name);
     }
 
     /// Waits for its end: exit code and what it said on standard error.
@@ -209,6 +212,12 @@ impl Gateway {
         self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         (status.code(), said)
     }
+}
+
+/// Sends a signal, by its name.
+pub(crate) fn signal(child: &Child, name: &str) {
+    let (signal, pid) = (format!("-{name}"), child.id().to_string());
+    assert!(Command::new("kill").args([&signal, &pid]).status().unwrap().success());
 }
 
 impl Drop for Gateway {

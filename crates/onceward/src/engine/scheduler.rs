@@ -116,15 +116,15 @@ impl Scheduler {
             wake: Notify::new(),
             idle: Notify::new(),
             hasher: RandomState::new(),
-            trouble: Trouble::default(),
+            trouble: Trouble::new(if capabilities.gathers { 1 } else { capabilities.lanes }),
             group_max: capabilities.group_max.max(1),
             waiting_max,
             contended_for,
         });
         let lanes = if capabilities.gathers { 0 } else { capabilities.lanes.max(1) };
         shared.locked().lanes = lanes;
-        for _ in 0..lanes {
-            let running = Lane(shared.clone());
+        for place in 0..lanes {
+            let running = Lane { shared: shared.clone(), place };
             tokio::spawn(async move { running.run().await });
         }
         Self { shared }
@@ -227,7 +227,7 @@ impl Shared {
             return Err(StoreError::NotApplied(format!("{waiting} batches are waiting already")));
         }
         if self.gathers {
-            queue.under_way += 1;
+            self.count_handed(&mut queue);
             drop(queue);
             return Ok(Entered::Handed(Handed::new(self.clone(), batch)));
         }
@@ -236,6 +236,14 @@ impl Shared {
         drop(queue);
         self.wake.notify_one();
         Ok(Entered::Queued(Pending { received, batch, shared: self.clone(), heard: false }))
+    }
+
+    /// Counts a batch that the store itself is handed.
+    fn count_handed(&self, queue: &mut Queue) {
+        if queue.under_way == 0 {
+            self.trouble.waits(0);
+        }
+        queue.under_way += 1;
     }
 
     /// Hands one batch to the store.
@@ -255,6 +263,8 @@ impl Shared {
 
     /// Notes the answer to a batch that was handed in, and wakes who waits for what it did.
     pub(super) fn heard(&self, batch: &Batch, answer: &Result<Answer, StoreError>) {
+        // It answers: the others wait since now.
+        self.trouble.waits(0);
         self.trouble.note(answer.as_ref().map(std::slice::from_ref));
         if let Ok(Answer::Applied(_)) = answer {
             self.rounds.note(batch);
@@ -410,7 +420,7 @@ impl Shared {
         if let Step::Commit(release, _) = decide::release(&permit, token, &Facts::default()) {
             let release = Arc::new(release);
             if self.gathers {
-                self.locked().under_way += 1;
+                self.count_handed(&mut self.locked());
                 return self.spawn(Handed::new(self.clone(), release).finish());
             }
             let rows = self.rows(&release);
@@ -430,6 +440,9 @@ impl Shared {
     pub(super) fn delivered(&self, count: usize) {
         let mut queue = self.locked();
         queue.under_way -= count;
+        if self.gathers && queue.under_way == 0 {
+            self.trouble.rests(0);
+        }
         if queue.under_way == 0 && queue.waiting.is_empty() {
             self.idle.notify_waiters();
             if queue.closed {
@@ -440,25 +453,28 @@ impl Shared {
 }
 
 /// One lane: commits group after group.
-struct Lane(Arc<Shared>);
+struct Lane {
+    shared: Arc<Shared>,
+    place: usize,
+}
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        let mut queue = self.0.locked();
+        let mut queue = self.shared.locked();
         queue.lanes -= 1;
         if queue.lanes == 0 {
             // The runtime ends, or all is done: whoever still waits hears that the lane ended.
             queue.closed = true;
             queue.under_way = 0;
             queue.waiting.clear();
-            self.0.idle.notify_waiters();
+            self.shared.idle.notify_waiters();
         }
     }
 }
 
 impl Lane {
     async fn run(&self) {
-        let shared = &self.0;
+        let shared = &self.shared;
         let mut patient = true;
         loop {
             let notified = shared.wake.notified();
@@ -484,10 +500,12 @@ impl Lane {
                 continue;
             }
             let batches = group.iter().map(|waiting| waiting.batch.clone()).collect();
+            shared.trouble.waits(self.place);
             let commit = AssertUnwindSafe(shared.store.commit(batches)).catch_unwind();
             let result = commit.await.unwrap_or_else(|_| {
                 Err(StoreError::Unknown("the store panicked while it committed".into()))
             });
+            shared.trouble.rests(self.place);
             shared.finished(&group);
             shared.trouble.note(result.as_ref().map(|committed| &committed.answers[..]));
             let mut answers = match result {

@@ -265,12 +265,27 @@ impl Door {
             // The optimistic claim answers the same as a look would.
             return self.gates.enter(route, tenant).map(Ok);
         }
-        match self.engine.look_before(&admitted.claim).await {
-            Ok(Some(Verdict::Replay(stored))) => Ok(Err(self.replay(&stored, admitted).await?)),
-            Ok(Some(verdict)) if !matches!(verdict, Verdict::Run { .. } | Verdict::Busy { .. }) => {
-                Err(self.refuse(verdict, admitted, policy).await)
+        match self.known(admitted, policy).await {
+            Some(known) => known.map(Err),
+            None => self.gates.enter(route, tenant).map(Ok),
+        }
+    }
+
+    /// What a look alone tells, where no claim has to decide: the stored response, or the refusal
+    /// that stands. None for what may run, runs, or can't be looked at.
+    pub(super) async fn known(
+        &self,
+        admitted: &Admitted,
+        policy: &Policy,
+    ) -> Option<Result<StoredResponse, Refusal>> {
+        match self.in_time(self.engine.look_before(&admitted.claim)).await {
+            Ok(Ok(Some(Verdict::Replay(stored)))) => Some(self.replay(&stored, admitted).await),
+            Ok(Ok(Some(verdict)))
+                if !matches!(verdict, Verdict::Run { .. } | Verdict::Busy { .. }) =>
+            {
+                Some(Err(self.refuse(verdict, admitted, policy).await))
             }
-            _ => self.gates.enter(route, tenant).map(Ok),
+            _ => None,
         }
     }
 

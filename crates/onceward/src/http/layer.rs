@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -42,6 +42,9 @@ use super::run::{EarlyAnswer, Run, ServiceError};
 use super::served::{Denied, Served};
 use super::shadow::shadow;
 use super::spelling::spell_path;
+
+/// How long a claim may take before a store that takes no writes is looked at instead.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 /// Protects services with a [`Door`].
 ///
@@ -406,10 +409,14 @@ where
     R::Error: Into<BoxError>,
 {
     let entered = door.drain.enter().ok_or_else(going_down)?;
-    let within = door.claim_within(&policy);
-    let (mut answer, mut heard) = oneshot::channel();
-    let judged = Arc::new(AtomicBool::new(false));
-    let is_judged = judged.clone();
+    let (mut answer, heard) = oneshot::channel();
+    let (judged, admitted) = (Arc::new(AtomicBool::new(false)), Arc::new(admitted));
+    let waiting = Waiting {
+        door: door.clone(),
+        policy: policy.clone(),
+        admitted: admitted.clone(),
+        judged: judged.clone(),
+    };
     tokio::spawn(async move {
         let (door, policy, admitted, judged) = (&door, &policy, &admitted, &judged);
         let settling = Settling { door, policy, route, admitted, judged };
@@ -418,13 +425,54 @@ where
         let _ = answer.send(result);
         drop(entered);
     });
-    let answered = match tokio::time::timeout(within, &mut heard).await {
-        Ok(answered) => answered,
-        Err(_) if is_judged.load(Ordering::Acquire) => heard.await,
-        Err(_) => return Err(silent_store()),
-    };
-    let detail = "the server broke off; retry with the same key";
-    answered.unwrap_or_else(|_| Err(Refusal::new(Code::UpstreamFailed, detail)))
+    waiting.answer(heard).await
+}
+
+/// One who waits for what becomes of a claim.
+struct Waiting {
+    door: Arc<Door>,
+    policy: Arc<Policy>,
+    admitted: Arc<Admitted>,
+    /// Set once the store has judged the claim.
+    judged: Arc<AtomicBool>,
+}
+
+impl Waiting {
+    /// The answer. A store that takes no writes keeps nobody from what is done: that is replayed
+    /// from a look, and only who would have to run hears that the store is silent.
+    async fn answer(
+        &self,
+        mut heard: oneshot::Receiver<Result<Response<Body>, Refusal>>,
+    ) -> Result<Response<Body>, Refusal> {
+        let within = self.door.claim_within(&self.policy);
+        let soon = LOOK_AFTER.min(within);
+        let mut answered = tokio::time::timeout(soon, &mut heard).await;
+        if answered.is_err() && !self.is_judged() {
+            if self.door.engine.late().is_some()
+                && let Some(known) = self.known().await
+            {
+                return known;
+            }
+            answered = tokio::time::timeout(within - soon, &mut heard).await;
+        }
+        let answered = match answered {
+            Ok(answered) => answered,
+            Err(_) if self.is_judged() => heard.await,
+            Err(_) => return self.known().await.unwrap_or_else(|| Err(silent_store())),
+        };
+        let detail = "the server broke off; retry with the same key";
+        answered.unwrap_or_else(|_| Err(Refusal::new(Code::UpstreamFailed, detail)))
+    }
+
+    fn is_judged(&self) -> bool {
+        self.judged.load(Ordering::Acquire)
+    }
+
+    async fn known(&self) -> Option<Result<Response<Body>, Refusal>> {
+        let Self { door, policy, admitted, .. } = self;
+        let known = door.known(admitted, policy).await?;
+        Some(known.and_then(|stored| said_again(stored, door, policy, admitted)))
+    }
 }
 
 /// A request on its way from the claim to the answer.
@@ -460,7 +508,16 @@ impl Settling<'_> {
         let asked = Instant::now();
         let claimed = door.claim(admitted, policy, answer.closed()).await;
         judged.store(true, Ordering::Release);
-        let (permit, was_expired) = match claimed? {
+        let verdict = match claimed {
+            Ok(verdict) => verdict,
+            Err(refusal) => {
+                // What is done can be read from a store that takes no writes.
+                let known = door.known(admitted, policy).await;
+                let stored = known.unwrap_or(Err(refusal))?;
+                return said_again(stored, door, policy, admitted);
+            }
+        };
+        let (permit, was_expired) = match verdict {
             Verdict::Run { permit, was_expired } => (permit, was_expired),
             Verdict::Replay(stored) => {
                 let stored = door.replay(&stored, admitted).await?;

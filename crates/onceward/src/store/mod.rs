@@ -117,6 +117,30 @@ pub struct Standing {
     pub alarms: Vec<String>,
     /// Something is not as people expect, and nothing is lost.
     pub warnings: Vec<String>,
+    /// How far the check of names has come.
+    pub names: NamesCheck,
+}
+
+/// Whether the names of all keys were compared with what the store knows of them. A store that has
+/// no such check of its own is done with it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NamesCheck {
+    /// It has ended.
+    #[default]
+    Checked,
+    /// It is under way.
+    Checking,
+}
+
+impl NamesCheck {
+    /// The word in health.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Checked => "checked",
+            Self::Checking => "checking",
+        }
+    }
 }
 
 /// What a store can do.

@@ -1,7 +1,11 @@
 //! Tokens, lock-out, health and metrics over HTTP.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures_util::future::join_all;
 use http::Method;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -34,23 +38,47 @@ async fn without_a_right_token_nothing_is_told() {
 }
 
 #[tokio::test]
-async fn repeated_wrong_tokens_are_locked_out() {
+async fn m3_who_guesses_locks_nobody_out_but_himself() {
     let server = Server::start("lockout").await;
-    for _ in 0..FAILURES_MAX {
-        server.call(Some("guess"), Method::GET, "/v1/records", "").await.problem(401);
+    let guess = |_| server.call(Some("guess"), Method::GET, "/v1/records", "");
+    for wrong in join_all((0..FAILURES_MAX).map(guess)).await {
+        assert_eq!(wrong.problem(401)["code"], "auth.required");
     }
-    // Who has a right one sits behind the same address and is served; who guesses on is not.
-    server.call(Some(OPERATOR), Method::GET, "/v1/records", "").await.ok();
-    let locked = server.call(Some("guess"), Method::GET, "/v1/records", "").await;
+    let locked = guess(0).await;
     assert_eq!(locked.problem(429)["code"], "auth.locked_out");
     let wait: u64 = locked.headers["retry-after"].to_str().unwrap().parse().unwrap();
-    assert!((1..=7).contains(&wait), "5 s, and up to half as much: {wait}");
-    server.call(Some(OPERATOR), Method::GET, "/v1/records", "").await.ok();
-    // One that was never right from there has to wait: otherwise a guess could still be right.
-    server.call(Some(ACME), Method::GET, "/v1/records", "").await.problem(429);
-    // Health needs no token.
-    server.call(None, Method::GET, "/healthz", "").await.ok();
+    assert!((800..=1_400).contains(&wait), "15 min, and up to half as much: {wait}");
+    // A flood of guesses over two connections, from where the right tokens come.
+    let flooding = Arc::new(AtomicBool::new(true));
+    let flood = [0, 1].map(|_| tokio::spawn(guess_on(server.address, flooding.clone())));
+    for _ in 0..100 {
+        // Also one that was never seen from there.
+        for right in [OPERATOR, ACME] {
+            server.call(Some(right), Method::GET, "/v1/records", "").await.ok();
+        }
+        server.call(None, Method::GET, "/healthz", "").await.ok();
+    }
+    flooding.store(false, Ordering::Relaxed);
+    for guesses in flood {
+        assert!(guesses.await.unwrap() > 0, "somebody guessed meanwhile");
+    }
     server.stop().await;
+}
+
+/// Guesses over one connection, as fast as it is answered; gives how often.
+async fn guess_on(server: SocketAddr, flooding: Arc<AtomicBool>) -> u64 {
+    let mut stream = TcpStream::connect(server).await.unwrap();
+    let (mut guesses, mut answer) = (0, vec![0; 16 * 1024]);
+    while flooding.load(Ordering::Relaxed) {
+        let guess = format!("Bearer guess-{guesses}");
+        let request =
+            format!("GET /v1/records HTTP/1.1\r\nhost: x\r\nauthorization: {guess}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let read = stream.read(&mut answer).await.unwrap();
+        assert!(answer[..read].starts_with(b"HTTP/1.1 429"), "after {guesses} guesses");
+        guesses += 1;
+    }
+    guesses
 }
 
 #[tokio::test]
@@ -60,6 +88,7 @@ async fn health_tells_the_truth() {
         let health = server.call(None, Method::GET, path, "").await.ok();
         assert_eq!((&health["status"], &health["store"]), (&"ok".into(), &"sqlite".into()));
         assert_eq!((&health["durability"], &health["warnings"]), (&"full".into(), &json!([])));
+        assert_eq!((&health["names"], &health["store_status"]), (&"checked".into(), &"up".into()));
     }
     server.health.warn("identity: a JWT is used as a static credential");
     let health = server.call(None, Method::GET, "/healthz", "").await.ok();

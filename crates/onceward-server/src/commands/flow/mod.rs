@@ -17,7 +17,6 @@ use onceward::store::Store;
 use onceward_reference::ontology::{SearchIn, Settings, Workers};
 use serde_json::json;
 
-use super::serve::Signals;
 use super::spinner::Spinner;
 use crate::cli::{Common, FlowAt, ProjectArgs, ProjectWhat, RelayArgs, RelayWhat, WorkerArgs};
 use crate::events_place;
@@ -26,6 +25,7 @@ use crate::gateway::ready;
 use crate::logs;
 use crate::open::{Access, StoreUrl};
 use crate::output::Out;
+use crate::signals::Signals;
 
 /// How often people see how it is doing.
 const SHOW_EVERY: Duration = Duration::from_millis(500);
