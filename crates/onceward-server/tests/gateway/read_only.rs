@@ -47,7 +47,8 @@ pub(crate) async fn done_before(start: impl Fn() -> Gateway) -> Gateway {
     assert_eq!(post(gateway.listen, "/payments", Some("done"), "{}").await.status, 201);
     let permit = control(&gateway, "/v1/claims", claim("done")).await.json()["permit"].clone();
     let completed =
-        control(&gateway, "/v1/permits/complete", json!({"permit": permit, "outcome": "well"})).await;
+        control(&gateway, "/v1/permits/complete", json!({"permit": permit, "outcome": "well"}))
+            .await;
     assert_eq!(completed.status, 200, "{completed:?}");
     gateway.terminate();
     assert_eq!(gateway.ended().0, Some(0));
