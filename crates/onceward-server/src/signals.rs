@@ -1,9 +1,9 @@
 //! Signals of a process that serves: what ends it, and what must not.
 //!
-//! SIGTERM and SIGINT are for who waits for them. SIGHUP comes from log rotation and from a terminal
-//! that closes, SIGUSR1, SIGUSR2 and SIGALRM by mistake: left alone each would end the process in
-//! the middle of its requests. SIGXFSZ says that a file may not grow, which the write is told too,
-//! as of a full disk.
+//! SIGTERM and SIGINT are for who waits for them. SIGHUP comes from log rotation and from a
+//! terminal that closes, SIGUSR1, SIGUSR2 and SIGALRM by mistake: left alone each would end the
+//! process in the middle of its requests. SIGXFSZ says that a file may not grow, which the write
+//! is told too, as of a full disk.
 
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
