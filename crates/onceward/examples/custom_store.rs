@@ -44,6 +44,7 @@ impl Store for Talking {
             gathers: false,
             watch: false,
             lists_are_current: true,
+            leases_anew: None,
             durability: Durability::None,
             warnings: Vec::new(),
         }

@@ -50,7 +50,7 @@ use onceward_core::key::{Key, Subject};
 use onceward_core::limits::LimitError;
 use onceward_core::record::{Mark, Record, State, Stored};
 use onceward_core::seal::Settled;
-use onceward_core::stamp::At;
+use onceward_core::stamp::{At, Rev};
 
 /// What every method of a store returns.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -161,6 +161,9 @@ pub struct Capabilities {
     pub watch: bool,
     /// Whether lists see every commit that was answered before.
     pub lists_are_current: bool,
+    /// The last record, by its rev, whose lease is counted from the opening on: the machine was
+    /// started again since it was written, and nobody knows for how long it was off.
+    pub leases_anew: Option<Rev>,
     /// What survives a power loss.
     pub durability: Durability,
     /// What someone who runs it should know: weaker settings that were asked for by name.

@@ -145,6 +145,7 @@ impl Store for PoorStore {
             gathers: false,
             watch: false,
             lists_are_current: false,
+            leases_anew: None,
             durability: Durability::None,
             warnings: Vec::new(),
         }

@@ -129,6 +129,7 @@ impl Store for DynamoDbStore {
             gathers: false,
             watch: false,
             lists_are_current: false,
+            leases_anew: None,
             durability: Durability::Full,
             warnings: Vec::new(),
         }

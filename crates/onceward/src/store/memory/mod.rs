@@ -90,6 +90,7 @@ impl Store for MemoryStore {
             gathers: false,
             watch: true,
             lists_are_current: true,
+            leases_anew: None,
             durability: Durability::None,
             warnings: Vec::new(),
         }

@@ -122,6 +122,7 @@ impl Store for PostgresStore {
             gathers: false,
             watch: true,
             lists_are_current: true,
+            leases_anew: None,
             durability: self.standing.durability.clone(),
             warnings: self.standing.warnings.clone(),
         }

@@ -19,7 +19,9 @@ use rusqlite::{Connection, Statement};
 
 use super::super::memory::TOKEN_KEPT_MS;
 use super::failure::Failure;
+use super::meta::Meta;
 use super::rows::{self, bind_key, bind_record, instant, signed};
+use super::sum::{share, share_of_mark};
 use super::young::Slice;
 use super::{Shared, sql};
 
@@ -30,16 +32,6 @@ const TOKENS_KEPT: i64 = 1_024;
 const NAMES_MOVED: usize = 2;
 /// Old tokens that one batch drops at most, so that no commit is long.
 const TOKENS_DROPPED: i64 = 512;
-
-/// The numbers that a transaction draws from, and its instant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Meta {
-    pub(super) stamp: u64,
-    pub(super) now: At,
-    pub(super) audit: u64,
-    /// Names of records up to this one are in the index.
-    pub(super) indexed: u64,
-}
 
 /// Every statement of the writer, prepared once.
 pub(super) struct Writes<'c> {
@@ -141,7 +133,7 @@ impl<'c> Writes<'c> {
             read_meta: connection.prepare(sql::READ_META)?,
             write_meta: connection.prepare(sql::WRITE_META)?,
             count_pages: connection.prepare("PRAGMA page_count")?,
-            meta: Meta { stamp: 0, now: At(0), audit: 0, indexed: 0 },
+            meta: Meta::default(),
             shared,
             names: Moves::default(),
         })
@@ -150,15 +142,7 @@ impl<'c> Writes<'c> {
     /// Reads the numbers at the start of a transaction, once the write lock is held. The instant is
     /// never below the last one that was written.
     pub(super) fn start(&mut self) -> Result<(), Failure> {
-        self.meta = self.read_meta.query_row([], |row| {
-            let (stamp, audit) = (rows::number(row, 0)?, rows::number(row, 2)?);
-            Ok(Meta {
-                stamp,
-                now: At(rows::number(row, 1)?),
-                audit,
-                indexed: rows::number(row, 3)?,
-            })
-        })?;
+        self.meta = Meta::of(&mut self.read_meta)?;
         self.tick();
         if !self.shared.young.is_at(self.meta.indexed, self.meta.stamp) {
             self.read_young()?;
@@ -192,9 +176,9 @@ impl<'c> Writes<'c> {
             self.meta.indexed = indexed;
             self.see_pages()?;
         }
-        let Meta { stamp, now, audit, indexed } = self.meta;
-        self.write_meta.execute((signed(stamp), instant(now), signed(audit), signed(indexed)))?;
-        self.shared.young.reach(stamp);
+        self.meta.boot = self.shared.clock.boot();
+        self.meta.write(&mut self.write_meta)?;
+        self.shared.young.reach(self.meta.stamp);
         Ok(())
     }
 
@@ -405,6 +389,7 @@ impl<'c> Writes<'c> {
         self.delete_name.raw_bind_parameter(4, row.id)?;
         self.delete_name.raw_execute()?;
         self.delete_record.execute([row.id])?;
+        self.meta.names.take(share(&self.meta.key, key, row.id));
         self.delete_bodies(row.outcome_id, row.payload_id)
     }
 
@@ -467,6 +452,10 @@ impl<'c> Writes<'c> {
         position: u64,
         value: &Body,
     ) -> Result<(), Failure> {
+        if there.is_none() {
+            let (tenant, name) = (subject.tenant_column(), subject.name_column());
+            self.meta.marks.add(share_of_mark(&self.meta.key, tenant, name));
+        }
         let (old_position, old_value) = there.map_or((0, None), |mark| (mark.position, mark.value));
         let value: Option<Bytes> = match value {
             Body::Keep => old_value,
@@ -510,16 +499,16 @@ impl<'c> Writes<'c> {
             return Ok(*row);
         }
         let row = match self.find(key)? {
-            Some(id) => self.row_at(id)?,
+            Some(id) => self.row_at(id, key)?,
             None => None,
         };
         seen.records.push((key, row));
         Ok(row)
     }
 
-    fn row_at(&mut self, id: i64) -> Result<Option<Row>, Failure> {
+    fn row_at(&mut self, id: i64, key: &Key) -> Result<Option<Row>, Failure> {
         let mut found = self.find_record.query([id])?;
-        let Some(row) = found.next()? else { return Ok(None) };
+        let Some(row) = found.next()? else { return self.shared.gone(key) };
         Ok(Some(Row {
             id: row.get(0)?,
             rev: Rev(rows::number(row, 1)?),
@@ -549,7 +538,7 @@ impl<'c> Writes<'c> {
         let Some(id) = self.find(key)? else { return Ok(None) };
         let mut found = self.load_record.query((id, key.name_column()))?;
         match found.next()? {
-            None => Ok(None),
+            None => self.shared.gone(key),
             Some(row) => Ok(Some(rows::read_stored(row, key)?.0)),
         }
     }

@@ -46,6 +46,16 @@ impl Failure {
     }
 }
 
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Sqlite(error) => error.fmt(f),
+            Self::Corrupt(what) => f.write_str(what),
+            Self::Refused(error) => error.fmt(f),
+        }
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Sqlite(error)

@@ -13,6 +13,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use onceward_core::key::Key;
 use rusqlite::Connection;
 
+use super::check::Check;
 use super::failure::Failure;
 use super::rows::{self, kind_code};
 use super::sql;
@@ -137,9 +138,14 @@ impl Known {
 
     /// The thread: reads the names in the index when it is told to. `seen` is the last commit that
     /// anyone may have seen.
-    pub(super) fn run(&self, connection: &Connection, seen: impl Fn() -> u64) {
-        while let Some((order, filter)) = self.wait() {
-            self.fulfil(connection, order, filter, &seen);
+    pub(super) fn run(
+        &self,
+        connection: &Connection,
+        mut check: Check<'_>,
+        seen: impl Fn() -> u64,
+    ) {
+        while let Some(order) = self.wait() {
+            self.fulfil(connection, order, &mut check, &seen);
         }
     }
 
@@ -148,11 +154,14 @@ impl Known {
     fn fulfil(
         &self,
         connection: &Connection,
-        order: u64,
-        mut filter: Filter,
+        (order, mut filter): (u64, Filter),
+        check: &mut Check<'_>,
         seen: impl Fn() -> u64,
     ) {
-        let read = self.read(connection, order, &mut filter);
+        let wanted = || self.wants(order);
+        let read = check.beside(connection, &wanted, |check| {
+            self.read(connection, (order, &mut filter), check)
+        });
         let mut state = self.locked();
         if state.order != order {
             return;
@@ -180,33 +189,43 @@ impl Known {
     fn read(
         &self,
         connection: &Connection,
-        order: u64,
-        filter: &mut Filter,
+        (order, filter): (u64, &mut Filter),
+        check: &mut Check<'_>,
     ) -> Result<bool, Failure> {
         let mut list = connection.prepare(sql::LIST_NAMES)?;
         let mut last: Option<Key> = None;
         loop {
-            let state = self.locked();
-            if state.stop || state.order != order {
+            if !self.wants(order) {
                 return Ok(false);
             }
-            drop(state);
             let place = last.as_ref().map_or(("", -1, ""), |key| {
                 (key.tenant_column(), kind_code(key.kind()), key.name_column())
             });
             let limit = i64::try_from(READ_AT_ONCE).unwrap_or(i64::MAX);
             let mut found = list.query((place.0, place.1, place.2, limit))?;
-            let mut names = Vec::with_capacity(READ_AT_ONCE);
+            let mut next: Option<Key> = None;
             while let Some(row) = found.next()? {
-                names.push(rows::read_key(row, 0)?);
+                let key = rows::read_key(row, 0)?;
+                if next.as_ref().or(last.as_ref()).is_some_and(|before| !in_order(before, &key)) {
+                    // Whoever looks a name up among these may not find it.
+                    return Err(Failure::Corrupt("the names are out of their order".into()));
+                }
+                filter.add(self.hasher.hash_one(&key));
+                check.see(&key, row.get(3)?);
+                next = Some(key);
             }
             drop(found);
-            names.iter().for_each(|key| filter.add(self.hasher.hash_one(key)));
-            match names.pop() {
+            match next {
                 Some(key) => last = Some(key),
                 None => return Ok(true),
             }
         }
+    }
+
+    /// Whether what was ordered is still wanted.
+    fn wants(&self, order: u64) -> bool {
+        let state = self.locked();
+        !state.stop && state.order == order
     }
 
     /// Waits for an order; none when there is none to come.
@@ -232,6 +251,14 @@ impl Known {
         // A panic leaves a filter that has too much, never one that lacks something.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether one name stands before another in the index.
+fn in_order(before: &Key, next: &Key) -> bool {
+    fn place(key: &Key) -> (&str, i64, &str) {
+        (key.tenant_column(), kind_code(key.kind()), key.name_column())
+    }
+    place(before) < place(next)
 }
 
 impl State {
@@ -288,6 +315,7 @@ impl Filter {
 mod tests {
     use onceward_core::key::Kind;
 
+    use super::super::notices::Notices;
     use super::*;
 
     fn key(number: usize) -> Key {
@@ -311,8 +339,12 @@ mod tests {
 
     /// Does what the thread would do.
     fn read(known: &Known, connection: &Connection) {
-        let (order, filter) = known.wait().unwrap();
-        known.fulfil(connection, order, filter, || 7);
+        fulfil(known, connection, known.wait().unwrap());
+    }
+
+    fn fulfil(known: &Known, connection: &Connection, order: (u64, Filter)) {
+        let notices = Notices::default();
+        known.fulfil(connection, order, &mut Check::new(&notices, "memory".as_ref()), || 7);
     }
 
     fn lacking(known: &Known, numbers: std::ops::Range<usize>) -> usize {
@@ -336,7 +368,7 @@ mod tests {
         known.start(1);
         let (order, filter) = known.wait().unwrap();
         known.bring(&named(0..100));
-        known.fulfil(&database(&named(100..200)), order, filter, || 7);
+        fulfil(&known, &database(&named(100..200)), (order, filter));
         known.bring(&named(200..300));
         assert_eq!(lacking(&known, 0..300), 0);
         assert!(lacking(&known, 300..400) > 90);
@@ -348,7 +380,7 @@ mod tests {
         known.start(1);
         let (order, filter) = known.wait().unwrap();
         known.start(1);
-        known.fulfil(&database(&[]), order, filter, || 7);
+        fulfil(&known, &database(&[]), (order, filter));
         assert_eq!(known.lacks_now(&key(1)), None, "another process has written since");
         read(&known, &database(&[]));
         assert_eq!(known.lacks_now(&key(1)), Some(7));
@@ -372,7 +404,7 @@ mod tests {
         let (order, filter) = known.wait().unwrap();
         assert_eq!(filter.names_max, 2 * NAMES_MIN);
         known.bring(&named(full + 10..full + 20));
-        known.fulfil(&database(&names[..1_000]), order, filter, || 7);
+        fulfil(&known, &database(&names[..1_000]), (order, filter));
         assert_eq!(lacking(&known, 0..1_000) + lacking(&known, full..full + 20), 0);
         assert!(lacking(&known, 1_000..NAMES_MIN) > NAMES_MIN / 2, "by the new one");
     }
@@ -385,7 +417,7 @@ mod tests {
         known.bring(&named(0..NAMES_MIN + 1));
         known.bring(&named(0..1));
         let (order, filter) = known.wait().unwrap();
-        known.fulfil(&Connection::open_in_memory().unwrap(), order, filter, || 7);
+        fulfil(&known, &Connection::open_in_memory().unwrap(), (order, filter));
         assert_eq!(lacking(&known, 0..NAMES_MIN + 1), 0);
         assert!(lacking(&known, 200_000..201_000) > 500);
         known.bring(&named(0..1));

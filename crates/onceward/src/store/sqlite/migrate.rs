@@ -11,6 +11,7 @@ use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::super::StoreError;
 use super::super::clock::StoreClock;
+use super::meta::Meta;
 use super::open::refused;
 use super::rows::instant;
 
@@ -23,8 +24,13 @@ struct Migration {
     sql: &'static str,
 }
 
-const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, name: "tables", sql: include_str!("migrations/0001_tables.sql") }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, name: "tables", sql: include_str!("migrations/0001_tables.sql") },
+    Migration { version: SUMS, name: "sums", sql: include_str!("migrations/0002_sums.sql") },
+];
+
+/// The migration after which sum and seal have to be filled in.
+const SUMS: i64 = 2;
 
 /// The version of a schema that is up to date.
 pub(super) const VERSION: usize = MIGRATIONS.len();
@@ -53,6 +59,9 @@ pub(super) fn migrate(connection: &mut Connection, path: &Path) -> Result<(), St
                 params![migration.version, migration.name, checksum, at],
             )
             .map_err(failed)?;
+        if migration.version == SUMS {
+            Meta::begin(&transaction).map_err(failed)?;
+        }
     }
     transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
     transaction.commit().map_err(failed)

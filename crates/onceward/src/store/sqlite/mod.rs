@@ -6,17 +6,21 @@
 //! does.
 
 mod apply;
+mod check;
 mod checkpoint;
 mod failure;
 mod known;
 mod list;
+mod meta;
 mod migrate;
+mod notices;
 mod open;
 mod own;
 mod places;
 mod reader;
 mod rows;
 mod sql;
+mod sum;
 mod sync;
 mod writer;
 mod young;
@@ -33,15 +37,18 @@ use std::thread::JoinHandle;
 
 use onceward_core::batch::{Answer, Batch};
 use onceward_core::key::Key;
-use onceward_core::stamp::At;
+use onceward_core::stamp::{At, Rev};
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
-use super::clock::StoreClock;
+use super::clock::{Last, Reading, StoreClock};
 use super::{
-    Capabilities, Committed, Cursor, Durability, Fact, List, Loaded, Page, Read, Store, StoreError,
-    StoreFuture,
+    Capabilities, Committed, Cursor, Durability, Fact, List, Loaded, Page, Read, Standing, Store,
+    StoreError, StoreFuture,
 };
+
+use check::Check;
+use meta::Meta;
 
 /// What survives a power loss, as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -81,8 +88,8 @@ pub struct SqliteStore {
     shared: Arc<Shared>,
     queue: Arc<reader::Queue>,
     log: Arc<checkpoint::Log>,
-    /// Whether nobody else writes to the file: what memory does not know is not there.
-    exclusive: bool,
+    /// The last record whose lease is granted anew, when the machine was started again since.
+    leases_anew: Option<Rev>,
     /// None when the store was opened to look at it.
     writer: Option<Sender<writer::Message>>,
     running: Mutex<Running>,
@@ -124,12 +131,21 @@ struct Shared {
     young: young::Young,
     known: known::Known,
     places: places::Places,
+    /// Whether nobody else writes to the file: what memory does not know is not there.
+    exclusive: bool,
+    notices: notices::Notices,
 }
 
 impl Shared {
     /// The store's now: never below the last one that was written.
     fn now(&self) -> At {
         self.clock.now().max(At(self.floor.load(Ordering::Acquire)))
+    }
+
+    /// What the missing row of a record means that nobody here has deleted: damage, unless another
+    /// process may have.
+    fn gone<T>(&self, key: &Key) -> Result<Option<T>, failure::Failure> {
+        if self.exclusive { Err(rows::missing(key)) } else { Ok(None) }
     }
 
     fn saw(&self, now: At) {
@@ -143,7 +159,20 @@ impl SqliteStore {
     /// # Errors
     /// [`StoreError::Open`], which says what is wrong and what to do.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
-        Self::open_for_writing(path.as_ref(), options, StoreClock::machine, disk)
+        Self::open_reading(path, options, Reading::now())
+    }
+
+    /// As [`SqliteStore::open`], on a machine whose clocks read so: for tests of restarts.
+    ///
+    /// # Errors
+    /// As [`SqliteStore::open`].
+    pub fn open_reading(
+        path: impl AsRef<Path>,
+        options: SqliteOptions,
+        reading: Reading,
+    ) -> Result<Self, StoreError> {
+        let clock = |last| StoreClock::going_on(last, reading);
+        Self::open_for_writing(path.as_ref(), options, clock, disk)
     }
 
     /// As [`SqliteStore::open`], on a clock that a test moves.
@@ -165,8 +194,10 @@ impl SqliteStore {
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref();
         let first = open::look(path)?;
-        let floor = last_now(&first, path)?;
-        let mut store = Self::new(path, Durability::Full, StoreClock::machine(floor), floor, 1);
+        let last = Meta::at_open(&first, path)?.last();
+        let clock = StoreClock::going_on(last, Reading::now());
+        let options = SqliteOptions { readers: 1, exclusive: false, ..SqliteOptions::default() };
+        let mut store = Self::new(path, options, clock, last.now);
         let (ended, end) = mpsc::channel(1);
         store.shared.sync.hold_nothing();
         store.spawn_reader(first, 0, ended)?;
@@ -198,20 +229,16 @@ impl SqliteStore {
     fn open_for_writing(
         path: &Path,
         options: SqliteOptions,
-        clock: impl FnOnce(At) -> StoreClock,
+        clock: impl FnOnce(Last) -> StoreClock,
         disk: impl FnOnce(File) -> Box<sync::Disk>,
     ) -> Result<Self, StoreError> {
         open::check_place(path)?;
         let lock = open::lock(path, options.exclusive)?;
         let mut connection = open::prepare(path)?;
-        let floor = last_now(&connection, path)?;
+        let meta = Meta::at_open(&connection, path)?;
         let readers = options.readers.max(1);
-        let durability = match options.durability {
-            SqliteDurability::Full => Durability::Full,
-            SqliteDurability::WalNormal => Durability::Weak("wal-normal"),
-        };
-        let mut store = Self::new(path, durability, clock(floor), floor, readers);
-        store.exclusive = options.exclusive;
+        let mut store = Self::new(path, options, clock(meta.last()), meta.now);
+        store.leases_anew = (!store.shared.clock.goes_on()).then_some(Rev(meta.stamp));
         let (ended, end) = mpsc::channel(1);
         for number in 0..readers {
             store.spawn_reader(open::reader(path)?, number, ended.clone())?;
@@ -224,8 +251,12 @@ impl SqliteStore {
             copier.0.run(&copier.1);
         })?;
         let (shared, names) = (store.shared.clone(), open::reader(path)?);
+        // Before anybody can ask.
+        store.shared.notices.check_names(true);
+        let place = path.to_path_buf();
         store.spawn("onceward-sqlite-known".into(), ended.clone(), move || {
-            shared.known.run(&names, || shared.sync.seen());
+            let check = Check::new(&shared.notices, &place);
+            shared.known.run(&names, check, || shared.sync.seen());
         })?;
         let (sender, inbox) = channel();
         let shared = store.shared.clone();
@@ -251,13 +282,11 @@ impl SqliteStore {
         Ok(store)
     }
 
-    fn new(
-        path: &Path,
-        durability: Durability,
-        clock: StoreClock,
-        floor: At,
-        readers: usize,
-    ) -> Self {
+    fn new(path: &Path, options: SqliteOptions, clock: StoreClock, floor: At) -> Self {
+        let durability = match options.durability {
+            SqliteDurability::Full => Durability::Full,
+            SqliteDurability::WalNormal => Durability::Weak("wal-normal"),
+        };
         let shared = Shared {
             clock,
             floor: AtomicU64::new(floor.0),
@@ -268,14 +297,16 @@ impl SqliteStore {
             young: young::Young::default(),
             known: known::Known::default(),
             places: places::Places::default(),
+            exclusive: options.exclusive,
+            notices: notices::Notices::default(),
         };
         Self {
             path: path.to_path_buf(),
             durability,
             shared: Arc::new(shared),
-            queue: Arc::new(reader::Queue::new(readers)),
+            queue: Arc::new(reader::Queue::new(options.readers.max(1))),
             log: Arc::default(),
-            exclusive: false,
+            leases_anew: None,
             writer: None,
             running: Mutex::default(),
         }
@@ -361,7 +392,7 @@ impl SqliteStore {
     /// there when the look began. What was there then, and is forgotten meanwhile, is forgotten by
     /// a commit that was not settled then.
     fn nothing_there(&self, reads: &[Read]) -> Option<Loaded> {
-        if !self.exclusive || reads.is_empty() || self.check_open().is_err() {
+        if !self.shared.exclusive || reads.is_empty() || self.check_open().is_err() {
             return None;
         }
         let settled = self.shared.sync.settled()?;
@@ -391,14 +422,6 @@ fn disk(log: File) -> Box<sync::Disk> {
     Box::new(move || log.sync_data())
 }
 
-/// The last instant that was written to a database.
-fn last_now(connection: &Connection, path: &Path) -> Result<At, StoreError> {
-    connection
-        .query_row(sql::READ_META, [], |row| rows::number(row, 1))
-        .map(At)
-        .map_err(|error| open::refused(path, &error))
-}
-
 impl Store for SqliteStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -410,8 +433,13 @@ impl Store for SqliteStore {
             watch: false,
             lists_are_current: true,
             durability: self.durability.clone(),
+            leases_anew: self.leases_anew,
             warnings: Vec::new(),
         }
+    }
+
+    fn standing(&self) -> Standing {
+        self.shared.notices.standing()
     }
 
     fn load(&self, reads: Vec<Read>) -> StoreFuture<'_, Loaded> {

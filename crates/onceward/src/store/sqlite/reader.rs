@@ -10,13 +10,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use onceward_core::Bytes;
 use onceward_core::key::Key;
 use onceward_core::record::Stored;
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Statement};
 use tokio::sync::oneshot;
 
 use super::super::{Cursor, Fact, Found, List, Loaded, Page, Read, StoreError};
 use super::failure::Failure;
+use super::meta::Meta;
 use super::rows::{self, bind_key};
 use super::sync::Answer;
+use super::young::Place;
 use super::{Shared, list, sql};
 
 /// Most calls that are answered from one snapshot.
@@ -149,7 +152,7 @@ pub(super) fn run(connection: &Connection, shared: &Shared, queue: &Arc<Queue>) 
             Ok(seen) => shared.sync.tell(seen, ready.drain(..)),
             Err(error) => {
                 reads.abandon();
-                let error = Failure::Sqlite(error).into_store_error();
+                let error = error.into_store_error();
                 for call in calls.drain(..) {
                     call.fail(error.clone());
                 }
@@ -175,7 +178,6 @@ struct Reads<'c> {
     read_meta: Statement<'c>,
     load_record: Statement<'c>,
     load_named: Statement<'c>,
-    find_record: Statement<'c>,
     find_young: Statement<'c>,
     load_payload: Statement<'c>,
     find_mark: Statement<'c>,
@@ -190,7 +192,6 @@ impl<'c> Reads<'c> {
             read_meta: connection.prepare(sql::READ_META)?,
             load_record: connection.prepare(sql::LOAD_RECORD)?,
             load_named: connection.prepare(sql::LOAD_NAMED)?,
-            find_record: connection.prepare(sql::FIND_RECORD)?,
             find_young: connection.prepare(sql::FIND_YOUNG)?,
             load_payload: connection.prepare(sql::LOAD_PAYLOAD)?,
             find_mark: connection.prepare(sql::FIND_MARK)?,
@@ -203,7 +204,7 @@ impl<'c> Reads<'c> {
         calls: &mut Vec<Call>,
         ready: &mut Vec<Answer>,
         shared: &Shared,
-    ) -> rusqlite::Result<u64> {
+    ) -> Result<u64, Failure> {
         self.begin.raw_execute()?;
         let snapshot = self.snapshot(shared)?;
         // The snapshot is taken; what is begun later is not in it.
@@ -235,10 +236,8 @@ impl<'c> Reads<'c> {
     }
 
     /// Takes the snapshot, by its first read.
-    fn snapshot<'s>(&mut self, shared: &'s Shared) -> rusqlite::Result<Snapshot<'s>> {
-        let (stamp, indexed) = self
-            .read_meta
-            .query_row([], |row| Ok((rows::number(row, 0)?, rows::number(row, 3)?)))?;
+    fn snapshot<'s>(&mut self, shared: &'s Shared) -> Result<Snapshot<'s>, Failure> {
+        let Meta { stamp, indexed, .. } = Meta::of(&mut self.read_meta)?;
         Ok(Snapshot { shared, indexed, stamp })
     }
 
@@ -276,18 +275,24 @@ impl<'c> Reads<'c> {
         snapshot: &Snapshot<'_>,
     ) -> Result<Option<(Stored, Option<i64>)>, Failure> {
         let young = snapshot.shared.young.find(key, snapshot.indexed, snapshot.stamp);
-        if let Some(Some(id)) = young {
+        if let Some(Some(place)) = young {
+            let (Place::At(id) | Place::Gone(id)) = place;
             let found = self.record_at(key, id)?;
-            // A row that the snapshot is not too old for was deleted, and so were those before it;
-            // unless it is there under another name: that is damage, and the look finds it.
             let too_old = id > rows::signed(snapshot.stamp);
-            if found.is_some() || !(too_old || self.find_record.exists([id])?) {
-                return Ok(found);
+            match place {
+                _ if found.is_some() => return Ok(found),
+                _ if too_old => {}
+                // It was deleted, and so were those before it.
+                Place::Gone(_) => return Ok(None),
+                Place::At(_) => return snapshot.shared.gone(key),
             }
         }
         bind_key(&mut self.load_named, key)?;
         let mut found = self.load_named.raw_query();
         if let Some(row) = found.next()? {
+            if matches!(row.get_ref(0)?, ValueRef::Null) {
+                return Err(rows::missing(key));
+            }
             return rows::read_stored(row, key).map(Some);
         }
         drop(found);

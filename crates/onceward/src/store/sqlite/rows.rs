@@ -197,6 +197,9 @@ pub(super) fn listed_payload(row: &Row<'_>) -> rusqlite::Result<Option<i64>> {
     row.get(AFTER_RECORD + 3)
 }
 
+/// The column of a listed young record's own number.
+pub(super) const LISTED_ID: usize = AFTER_RECORD + 3;
+
 /// Where a listed job itself is.
 pub(super) fn listed_id(row: &Row<'_>) -> rusqlite::Result<i64> {
     row.get(AFTER_RECORD + 4)
@@ -207,6 +210,11 @@ pub(super) fn read_key(row: &Row<'_>, first: usize) -> Result<Key, Failure> {
     let kind = *at_code(&Kind::ALL, row.get(first + 1)?).ok_or(CodecError("kind"))?;
     let (tenant, name) = (text(row, first)?, text(row, first + 2)?);
     Ok(Key::from_columns(tenant, kind, name).map_err(|_| CodecError("key"))?)
+}
+
+/// Damage that leaves a name without its record.
+pub(super) fn missing(key: &Key) -> Failure {
+    Failure::Corrupt(format!("the record of {} is missing, but not its name", key.hash_hex()))
 }
 
 /// Reads a loaded record with its outcome, checks both, and tells where its payload is.
@@ -340,7 +348,8 @@ fn at_code<T>(all: &[T], code: i64) -> Option<&T> {
     usize::try_from(code).ok().and_then(|code| all.get(code))
 }
 
-fn exact<const N: usize>(
+/// Reads bytes of a known length.
+pub(super) fn exact<const N: usize>(
     row: &Row<'_>,
     column: usize,
     what: &'static str,
@@ -363,7 +372,8 @@ fn digest(row: &Row<'_>, column: usize) -> Result<Option<Fingerprint>, Failure> 
     Ok(Some(Fingerprint::from_stored(*rules, hash)))
 }
 
-fn blob_error(error: rusqlite::types::FromSqlError) -> Failure {
+/// A value that is no blob where only blobs are written.
+pub(super) fn blob_error(error: rusqlite::types::FromSqlError) -> Failure {
     conversion(Type::Blob, error)
 }
 

@@ -1,5 +1,7 @@
 //! What memory alone answers: that a record is not there, and nothing else.
 
+mod damage;
+
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -11,7 +13,7 @@ use onceward_core::key::{Key, Kind, Subject};
 use onceward_core::stamp::Token;
 
 use super::super::{Fact, Loaded, Read, Store};
-use super::{SqliteOptions, SqliteStore, StoreClock};
+use super::{Reading, SqliteOptions, SqliteStore, StoreClock};
 
 /// A folder of its own, removed when it is dropped.
 pub(super) struct Folder(PathBuf);
@@ -175,7 +177,8 @@ impl Drop for HeldUp {
 async fn what_a_commit_in_flight_has_made_or_forgotten_is_left_to_the_file() {
     let folder = Folder::new("flight");
     let options = SqliteOptions::default();
-    let (clock, path) = (StoreClock::machine, folder.file("x.db"));
+    let clock = |last| StoreClock::going_on(last, Reading::now());
+    let path = folder.file("x.db");
     let held = HeldUp::default();
     let store = SqliteStore::open_for_writing(&path, options, clock, |log| held.disk(log));
     let store = Arc::new(store.unwrap());

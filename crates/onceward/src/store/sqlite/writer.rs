@@ -22,6 +22,7 @@ use super::super::{Committed, StoreError};
 use super::apply::Writes;
 use super::checkpoint::Log;
 use super::failure::Failure;
+use super::notices::Matter;
 use super::own::{self, OwnSql};
 use super::{Shared, open, sync};
 
@@ -175,10 +176,22 @@ impl Writer {
     }
 
     /// Reads the names of the young records, so that reads need not look through all of them until
-    /// the first commit. Whatever fails here fails again where it is answered.
+    /// the first commit. Whatever fails here fails again where it is answered; damage is told now.
     fn remember(&self, connection: &Connection) {
-        if let Ok(mut session) = Session::new(connection, self.shared.clone()) {
-            let _ = session.transact(|_| Ok((Vec::new(), false)));
+        let remembered = Session::new(connection, self.shared.clone())
+            .map_err(|error| Failed::Before(error.into()))
+            .and_then(|mut session| session.transact(|_| Ok((Vec::new(), false))));
+        match remembered {
+            // Someone else holds the file for a while.
+            Ok(_) | Err(Failed::ToBegin(_)) => {}
+            Err(failed) => {
+                let (place, why) = (self.path.display(), failed.into_store_error());
+                let sentence = format!(
+                    "the database {place} can't be read as it should be ({why}), and may take no \
+                     requests: stop the server and restore the database from a backup"
+                );
+                self.shared.notices.say(Matter::Unread, sentence);
+            }
         }
     }
 

@@ -49,6 +49,15 @@ impl Default for Gather {
     }
 }
 
+/// Where a young record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the row with this id: one that is not there is missing.
+    At(i64),
+    /// It was in the row with this id, which was deleted.
+    Gone(i64),
+}
+
 /// Names on their way to the index.
 #[derive(Debug)]
 struct Moving {
@@ -78,12 +87,17 @@ impl Young {
         self.read().get(key)
     }
 
-    /// As [`Young::get`], for a snapshot. `None` when not every record that the snapshot has
+    /// Where a young record is, and whether it is still there.
+    pub(super) fn place(&self, key: &Key) -> Option<Place> {
+        self.read().place(key)
+    }
+
+    /// As [`Young::place`], for a snapshot. `None` when not every record that the snapshot has
     /// outside its index is here: names leave while a snapshot is read, so each look asks anew.
-    pub(super) fn find(&self, key: &Key, indexed: u64, stamp: u64) -> Option<Option<i64>> {
+    pub(super) fn find(&self, key: &Key, indexed: u64, stamp: u64) -> Option<Option<Place>> {
         let names = self.read();
         let covered = names.range.is_some_and(|(above, up_to)| above <= indexed && stamp <= up_to);
-        covered.then(|| names.get(key))
+        covered.then(|| names.place(key))
     }
 
     /// Whether no young record has this name. Answers the commit that has to be durable before
@@ -199,6 +213,12 @@ impl Young {
         }
     }
 
+    /// Sends names on their way as soon as there are this many.
+    #[cfg(test)]
+    pub(super) fn gather(&self, names: usize) {
+        self.write().gather = Gather(names);
+    }
+
     /// As if the name of a deleted row had left in this commit.
     #[cfg(test)]
     pub(super) fn forgot_in(&self, commit: u64) {
@@ -218,6 +238,11 @@ impl Names {
     fn get(&self, key: &Key) -> Option<i64> {
         let moving = || self.moving.as_ref().and_then(|moving| moving.names.get(key));
         self.fresh.get(key).or_else(moving).copied()
+    }
+
+    fn place(&self, key: &Key) -> Option<Place> {
+        let id = self.get(key)?;
+        Some(if self.gone.contains(&id) { Place::Gone(id) } else { Place::At(id) })
     }
 
     fn reach(&mut self, stamp: u64) {
@@ -288,7 +313,7 @@ mod tests {
     #[test]
     fn a_snapshot_is_told_when_names_have_left_for_an_index_that_it_does_not_see() {
         let (young, stamp) = filled(GATHERED);
-        assert_eq!(young.find(&key(1), 0, stamp), Some(Some(1)));
+        assert_eq!(young.find(&key(1), 0, stamp), Some(Some(Place::At(1))));
         young.arrived(&young.next(0, stamp), 4);
         let slice = loop {
             let slice = young.next(usize::MAX, stamp);
@@ -297,7 +322,7 @@ mod tests {
             }
             std::thread::yield_now();
         };
-        assert_eq!(young.find(&key(1), 0, stamp), Some(Some(1)));
+        assert_eq!(young.find(&key(1), 0, stamp), Some(Some(Place::At(1))));
         young.arrived(&slice, 5);
         assert_eq!(young.find(&key(1), 0, stamp), None, "an older snapshot looks for itself");
         assert_eq!(young.find(&key(1), stamp, stamp), Some(None));

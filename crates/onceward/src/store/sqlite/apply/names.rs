@@ -6,6 +6,8 @@ use onceward_core::key::Key;
 
 use super::super::failure::Failure;
 use super::super::rows::{self, bind_key, signed};
+use super::super::sum::share;
+use super::super::young::Place;
 use super::Writes;
 
 impl Writes<'_> {
@@ -38,14 +40,16 @@ impl Writes<'_> {
 
     /// Remembers where a new record is. Its name comes to the index later.
     pub(super) fn add_name(&mut self, key: &Key, stamp: u64) {
+        self.meta.names.add(share(&self.meta.key, key, signed(stamp)));
         let before = self.shared.young.insert(key, signed(stamp));
         self.names.added.push((key.clone(), before));
     }
 
-    /// Where a record is. The row of a young one may have been deleted.
+    /// Where a record is.
     pub(super) fn find(&mut self, key: &Key) -> Result<Option<i64>, Failure> {
-        match self.shared.young.get(key) {
-            Some(id) => Ok(Some(id)),
+        match self.shared.young.place(key) {
+            Some(Place::At(id)) => Ok(Some(id)),
+            Some(Place::Gone(_)) => Ok(None),
             None if self.shared.known.lacks(key) => Ok(None),
             None => self.find_named(key),
         }

@@ -13,7 +13,7 @@ use onceward_core::batch::{Answer, Batch, Condition, Write};
 use onceward_core::stamp::Token;
 
 use super::super::tests::{Folder, first_claim, key};
-use super::super::{SqliteDurability, SqliteOptions, SqliteStore, StoreClock};
+use super::super::{Reading, SqliteDurability, SqliteOptions, SqliteStore, StoreClock};
 use crate::store::{Fact, Read, Store};
 
 const WRITERS: u64 = 8;
@@ -121,9 +121,10 @@ async fn run(name: &str, durability: SqliteDurability) -> (usize, Vec<u64>) {
     SqliteStore::open(&path, SqliteOptions::default()).unwrap().close().await.unwrap();
     std::fs::copy(&path, folder.file("begun.db")).unwrap();
     let options = SqliteOptions { durability, ..SqliteOptions::default() };
+    let on_machine = |last| StoreClock::going_on(last, Reading::now());
     let synced = Arc::new(AtomicU64::new(0));
     let noted = synced.clone();
-    let store = SqliteStore::open_for_writing(&path, options, StoreClock::machine, |log| {
+    let store = SqliteStore::open_for_writing(&path, options, on_machine, |log| {
         Box::new(move || {
             let length = log.metadata()?.len();
             log.sync_data()?;
