@@ -66,6 +66,8 @@ zoo! {
     GraceCreeps,
     /// Statuses that must be retried (429, 503) are stored.
     StoresRetryable,
+    /// A 5xx lets go of the key although the effect may have happened.
+    FailureLetsGo,
     /// A waiter that goes away stays registered.
     WaiterLeaked,
     /// A token is not looked for when a batch comes again.

@@ -377,7 +377,7 @@ async fn says(State(upstream): State<Arc<Upstream>>, body: String) -> (StatusCod
 
 /// What two requests with one key get when the service completes by itself and has not.
 async fn uncompleted(on_abandoned: OnAbandoned, status: &str) -> (Vec<Answer>, u64) {
-    let permit_text = Some(PermitText(Arc::new(|_, fence| fence.to_string())));
+    let permit_text = Some(PermitText(Arc::new(|_, fence, _| fence.to_string())));
     let policy = Policy { permit_text, on_abandoned, ..Policy::default() };
     let place = place(Arc::new(MemoryStore::new()), policy);
     let mut answers = Vec::new();

@@ -19,11 +19,13 @@ use futures_util::{StreamExt, stream};
 use http_body_util::BodyExt;
 use onceward::engine::Engine;
 use onceward::http::{
-    Authorize, BreakerPolicy, Dialect, Door, DoorLimits, Identity, IfMatch, MissingKey, Mode,
-    OncewardLayer, Policy, RateLimit, Route, Routes, ShadowReport,
+    Authorize, BreakerPolicy, Commits, Dialect, Door, DoorLimits, Identity, IfMatch, MissingKey,
+    Mode, OncewardLayer, Policy, RateLimit, Route, Routes, ShadowReport,
 };
 use onceward::store::{Items, List};
+use onceward_core::outcome_policy::Statuses;
 use onceward_core::payload::KeepPayload;
+use onceward_core::record::OnAbandoned;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tower::ServiceExt;
@@ -618,7 +620,6 @@ async fn the_policy_document_tells_what_is_enforced(on: On) {
         json!({ "success_s": 86_400, "error_s": 14_400, "expired_key_s": 86_400 })
     );
     assert_eq!(routes[0]["statuses"]["refusals"]["idempotency.payload_mismatch"], 422);
-    assert_eq!(routes[0]["statuses"]["never_stored"], json!([401, 403, 408, 425, 429, "5xx"]));
     assert_eq!(routes[0]["headers"]["replay"], json!(["idempotency-replayed"]));
     let refusals = |at: usize| &routes[at]["statuses"]["refusals"];
     assert_eq!(refusals(1)["IDEMPOTENCY_CONFLICT"], 409);
@@ -630,6 +631,55 @@ async fn the_policy_document_tells_what_is_enforced(on: On) {
     assert_eq!(routes[1]["headers"]["replay"], json!(["x-idempotency-replay"]));
     assert_eq!(routes[1]["scope"], json!(["tenant", "endpoint"]));
     assert!(routes[1]["headers"]["stored"].as_array().unwrap().contains(&json!("x-total")));
+}
+
+async fn h3_h5_the_policy_document_tells_how_statuses_end(on: On) {
+    let moved = Policy {
+        on_abandoned: OnAbandoned::Hold,
+        statuses: Statuses { stored: vec![409, 500], released: vec![404, 502] },
+        ..Policy::default()
+    };
+    let one = Policy { commits: Commits::One, ..Policy::default() };
+    let routes = [("POST /a", Policy::default()), ("POST /b", moved), ("POST /c", one)];
+    let routes = routes.map(|(text, policy)| Route::new(text, policy).unwrap());
+    let engine = engine(on).await;
+    let door = door(on, &engine, Routes::written(routes.into()));
+    let document: Value = serde_json::from_slice(&door.policy_document()).unwrap();
+    let routes = &document["routes"];
+    let statuses = |at: usize| &routes[at]["statuses"];
+    let ends = ["stored", "released", "released_with_retry_after", "unknown_end"];
+    let said = |at: usize| ends.map(|end| statuses(at)[end].clone());
+    assert_eq!(
+        said(0),
+        [
+            json!(["2xx", "3xx", "4xx"]),
+            json!([401, 403, 425, 429, 501]),
+            json!([409, 423, 503]),
+            json!([408, "5xx"]),
+        ]
+    );
+    assert_eq!(
+        said(1),
+        [
+            json!(["2xx", "3xx", "4xx", 500]),
+            json!([401, 403, 404, 425, 429, 501, 502]),
+            json!([423, 503]),
+            json!([408, "5xx"]),
+        ],
+        "a route moves statuses"
+    );
+    assert_eq!(
+        said(2),
+        [
+            json!(["2xx", "3xx", "4xx"]),
+            json!([401, 403, 408, 425, 429, "5xx"]),
+            json!([409, 423]),
+            json!([]),
+        ],
+        "nothing can have happened without a record"
+    );
+    let on_abandoned = [0, 1].map(|at| routes[at]["on_abandoned"].clone());
+    assert_eq!(on_abandoned, [json!("rerun"), json!("hold")]);
 }
 
 async fn a_mismatch_names_pointers_and_masks_values_at_any_depth(on: On) {
@@ -685,5 +735,6 @@ on_every_store! {
     shadow_mode_holds_a_bounded_number_of_bytes,
     identity_headers_are_what_was_identified_on_every_path,
     the_policy_document_tells_what_is_enforced,
+    h3_h5_the_policy_document_tells_how_statuses_end,
     a_mismatch_names_pointers_and_masks_values_at_any_depth,
 }

@@ -446,9 +446,12 @@ async fn a_handler_with_writes_on_a_two_commit_route_is_refused_and_says_why(on:
     let problem = answer.problem(502, "upstream.failed");
     assert!(problem["detail"].as_str().unwrap().contains("Commits::One"), "{problem}");
     assert_eq!(place.note().await, None);
-    // A refusal of such a handler leaves no record either.
+    // To the layer it is a handler that failed: what it did elsewhere is not known.
+    assert_eq!(answer.header("idempotency-stored"), Some("false"));
+    assert_eq!(place.records().await, 1);
+    // A refusal that has judged nothing leaves no record.
     place.post("/requires", "k", "{}").await.problem(428, "precondition.required");
-    assert_eq!(place.records().await, 0);
+    assert_eq!(place.records().await, 1);
 }
 
 async fn a_request_without_a_key_is_committed_too_where_that_is_allowed(on: On) {

@@ -7,10 +7,13 @@
 
 use onceward::store::Cursor;
 use onceward_core::key::{Key, Kind};
+use onceward_core::outcome_policy::Statuses;
 use ring::hmac;
 
-/// First byte of every permit.
+/// First byte of a permit.
 const VERSION: u8 = 1;
+/// First byte of one that tells which statuses its route moves.
+const VERSION_MOVED: u8 = 2;
 /// Bytes of the MAC.
 const MAC_BYTES: usize = 32;
 /// Longest permit or reference that is looked at.
@@ -46,12 +49,25 @@ impl Keys {
         Self { permits: hmac::Key::new(hmac::HMAC_SHA256, permits.as_ref()), leaves }
     }
 
-    /// Writes a permit.
+    /// Writes a permit, for one who records what is no answer of HTTP.
     pub(crate) fn permit(&self, key: &Key, fence: u64) -> String {
+        self.permit_under(key, fence, &Statuses::default())
+    }
+
+    /// Writes a permit with the statuses that its route moves: `onceward.complete` goes by them.
+    pub(crate) fn permit_under(&self, key: &Key, fence: u64, moved: &Statuses) -> String {
         let text = key.to_string();
         let mut bytes = Vec::with_capacity(1 + 8 + text.len() + MAC_BYTES);
-        bytes.push(VERSION);
+        let is_moved = *moved != Statuses::default();
+        bytes.push(if is_moved { VERSION_MOVED } else { VERSION });
         bytes.extend_from_slice(&fence.to_be_bytes());
+        if is_moved {
+            for list in [&moved.stored, &moved.released] {
+                // No list has more than there are error statuses.
+                bytes.push(u8::try_from(list.len()).unwrap_or(u8::MAX));
+                list.iter().for_each(|status| bytes.extend_from_slice(&status.to_be_bytes()));
+            }
+        }
         bytes.extend_from_slice(text.as_bytes());
         let mac = hmac::sign(&self.permits, &bytes);
         bytes.extend_from_slice(mac.as_ref());
@@ -64,9 +80,15 @@ impl Keys {
         let (said, mac) = bytes.split_at_checked(bytes.len().checked_sub(MAC_BYTES)?)?;
         hmac::verify(&self.permits, said, mac).ok()?;
         let (&version, rest) = said.split_first()?;
-        let (fence, key) = rest.split_first_chunk::<8>()?;
-        if version != VERSION {
-            return None;
+        let (fence, mut key) = rest.split_first_chunk::<8>()?;
+        let lists = match version {
+            VERSION => 0,
+            VERSION_MOVED => 2,
+            _ => return None,
+        };
+        for _ in 0..lists {
+            let (&count, rest) = key.split_first()?;
+            key = rest.get(usize::from(count) * 2..)?;
         }
         let key = Key::parse(std::str::from_utf8(key).ok()?).ok()?;
         Some(Shown { key, fence: u64::from_be_bytes(*fence) })
@@ -171,6 +193,9 @@ mod tests {
     #[test]
     fn a_permit_is_read_back_by_its_own_secret_only() {
         let keys = Keys::new(&[7; 32]);
+        let moved = Statuses { stored: vec![409, 599], released: (400..600).step_by(3).collect() };
+        let text = keys.permit_under(&key(), 42, &moved);
+        assert_eq!(keys.read_permit(&text), Some(Shown { key: key(), fence: 42 }));
         let text = keys.permit(&key(), 42);
         assert_eq!(keys.read_permit(&text), Some(Shown { key: key(), fence: 42 }));
         assert_eq!(Keys::new(&[8; 32]).read_permit(&text), None);

@@ -5,6 +5,7 @@ pub(crate) mod audit;
 pub(crate) mod backfill;
 pub(crate) mod config;
 pub(crate) mod dead;
+mod ends;
 pub(crate) mod flow;
 pub(crate) mod generate;
 pub(crate) mod jobs;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::engine::Engine;
-use onceward::http::PermitText;
+use onceward::http::{PermitText, Routes};
 use onceward::store::sqlite::{Announced, SqliteStore};
 use onceward::worker::{Context, Event, Happened, JobError, Worker};
 use serde_json::json;
@@ -21,6 +21,7 @@ use crate::admin::{
 use crate::authorize::Asker;
 use crate::cache::{self, SharedCache};
 use crate::cli::{Common, Serve};
+use crate::commands::ends::unknown_ends;
 use crate::config::Config;
 use crate::config::route::RouteSection;
 use crate::failure::Failure;
@@ -140,7 +141,7 @@ impl Server<'_> {
         if let Some(path) = &config.server.ready_file {
             ready::write(path, &gateway.listen, &gateway.admin)?;
         }
-        self.tell(&gateway, &shown)?;
+        self.tell(&gateway, &shown, door.routes())?;
         signals.next().await;
         tracing::info!("told to stop: draining");
         health.drain();
@@ -191,7 +192,7 @@ impl Server<'_> {
         Ok(Principals::new(principals))
     }
 
-    fn tell(&self, gateway: &Gateway, upstream: &str) -> Result<(), Failure> {
+    fn tell(&self, gateway: &Gateway, upstream: &str, routes: &Routes) -> Result<(), Failure> {
         let (listen, admin) = (&gateway.listen, &gateway.admin);
         if self.out.is_json() {
             let pid = std::process::id();
@@ -200,7 +201,9 @@ impl Server<'_> {
         let store = self.url.shown();
         let cache = self.config.cache.url.as_deref().map(cache::shown);
         let cache = cache.map(|url| format!("cache {url}\n")).unwrap_or_default();
-        let told = format!("{listen} → {upstream}\ncontrol API {admin}\nstore {store}\n{cache}");
+        let ends = unknown_ends(routes);
+        let told =
+            format!("{listen} → {upstream}\ncontrol API {admin}\nstore {store}\n{cache}{ends}");
         self.out.print(&told)
     }
 }
@@ -244,7 +247,8 @@ async fn look_for_signs(signs: Arc<Signs>, health: Arc<Health>) {
 }
 
 fn settings(config: &Config, upstream: Upstream, keys: Keys) -> Result<Settings, Failure> {
-    let permit_text = PermitText(Arc::new(move |key, fence| keys.permit(key, fence)));
+    let permit_text =
+        PermitText(Arc::new(move |key, fence, moved| keys.permit_under(key, fence, moved)));
     let asker = Asker::new(PERMISSION_WITHIN)?;
     let hook = |url: &crate::config::field::Url, route: &RouteSection| {
         asker.hook(url.0.clone(), route.policy().dialect)

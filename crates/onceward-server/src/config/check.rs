@@ -334,6 +334,8 @@ fn put_right(policy: &mut Policy, field: &str) -> bool {
         "max_request_bytes" => policy.max_request_bytes = fine.max_request_bytes,
         "max_stored_bytes" => policy.max_stored_bytes = fine.max_stored_bytes,
         "store_headers" => policy.store_headers = fine.store_headers,
+        "final" => policy.statuses.stored.clear(),
+        "retryable" => policy.statuses.released.clear(),
         _ => return false,
     }
     true

@@ -213,6 +213,24 @@ impl Field for u32 {
     }
 }
 
+impl Field for u16 {
+    fn read(value: &Value<'_>, path: &str, reading: &mut Reading) -> Option<Self> {
+        let read = natural(value).and_then(|number| Self::try_from(number).ok());
+        if read.is_none() {
+            expected(value, path, &Self::form(), reading);
+        }
+        read
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn form() -> String {
+        "the number of a status, such as 409".into()
+    }
+}
+
 impl Text for String {
     const FORM: &'static str = "a text that is not empty";
 

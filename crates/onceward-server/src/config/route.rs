@@ -7,6 +7,7 @@ use onceward::http::{BreakerPolicy, Dialect, IfMatch, MissingKey, Mode, Policy, 
 use onceward_core::canonical::Arrays;
 use onceward_core::diff::default_mask;
 use onceward_core::fingerprint::{Body, FingerprintPolicy};
+use onceward_core::outcome_policy::Statuses;
 use onceward_core::payload::KeepPayload;
 use onceward_core::record::OnAbandoned;
 
@@ -258,8 +259,18 @@ section! {
         /// How long a claim holds without renewal; it is renewed before half of it has passed.
         lease: Span = Span::seconds(30);
         /// What a retry does when nobody knows how the first attempt ended: run again with a
-        /// higher fence (rerun), or be refused until someone resolves it (hold).
+        /// higher fence (rerun), or be refused until someone resolves it (hold). Nobody knows after
+        /// a crash, a lost connection or a time-out, and after an answer of 408, of 503 without
+        /// Retry-After, or of any other 5xx but 501.
         on_abandoned: OnAbandoned = OnAbandoned::Rerun;
+        /// Error statuses that are final: stored, and replayed for as long as `retain_errors`,
+        /// although they would not be: 409 and 423 that ask for a retry, 401, 403, 408, 425, 429
+        /// and 5xx.
+        r#final: Vec<u16> = Vec::new();
+        /// Error statuses that say that nothing was done: the key is released, and a retry runs.
+        /// So do 401, 403, 425, 429, 501, 503 with Retry-After, and 409 and 423 with Retry-After or
+        /// with a problem that says `\"retryable\": true`. Without any route, 404 and 405 do too.
+        retryable: Vec<u16> = Vec::new();
         /// Whether If-Match has to be there (require; 428 without it, also for a request without a
         /// key) or not (allow, off). It is always passed on: matching is the upstream's work.
         if_match: IfMatch = IfMatch::Allow;
@@ -331,6 +342,7 @@ impl RouteSection {
             max_stored_bytes: self.max_stored_bytes.0,
             store_headers: self.store_headers.clone(),
             keep_payload: self.keep_payload.unwrap_or(kept),
+            statuses: Statuses { stored: self.r#final.clone(), released: self.retryable.clone() },
             mask: self.mask.clone(),
             rate_limit: self.rate_limit.0,
             breaker: self.breaker.0,

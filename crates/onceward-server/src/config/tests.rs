@@ -10,7 +10,7 @@ use onceward_core::record::OnAbandoned;
 
 /// For routes whose requests the gateway completes.
 fn no_permits() -> PermitText {
-    PermitText(std::sync::Arc::new(|_, _| unreachable!()))
+    PermitText(std::sync::Arc::new(|_, _, _| unreachable!()))
 }
 
 fn parse(text: &str) -> Result<Config, String> {
@@ -52,6 +52,26 @@ fn a_route_has_the_defaults_of_the_wire() {
     assert_eq!((policy.retain_ms, policy.retain_errors_ms), (86_400_000, 14_400_000));
     assert_eq!((policy.wait_ms, policy.lease_ms), (2_000, 30_000));
     assert_eq!((policy.max_request_bytes, policy.max_stored_bytes), (8 << 20, 1 << 20));
+}
+
+#[test]
+fn h3_a_route_moves_error_statuses_each_to_one_side() {
+    let route = |fields: &str| format!("[[route]]\nmatch = \"POST /x\"\n{fields}");
+    let moved = parse(&route("final = [401, 500]\nretryable = [404]")).unwrap();
+    let statuses = moved.routes[0].policy().statuses;
+    assert_eq!((statuses.stored, statuses.released), (vec![401, 500], vec![404]));
+    for (fields, expected) in [
+        ("final = [200]", "route[0].final: 200 is out of bounds: an error status"),
+        ("retryable = [600]", "route[0].retryable: 600 is out of bounds: an error status"),
+        ("final = [409, 409]", "route[0].final: 409 is out of bounds: named once"),
+        ("final = [409]\nretryable = [409]", "route[0].retryable: 409 is out of bounds: in one"),
+        ("final = [\"5xx\"]", "route[0].final[0]: \"5xx\" is not the number of a status"),
+        ("final = 409", "route[0].final: 409 is not a list"),
+    ] {
+        wrong(&route(fields), &[expected]);
+    }
+    let both = "final = [399]\nretryable = [99999]";
+    wrong(&route(both), &["route[0].final", "route[0].retryable"]);
 }
 
 #[test]

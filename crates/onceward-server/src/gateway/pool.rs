@@ -104,7 +104,8 @@ impl Pool {
     /// Sends a request; the answer's body gives the connection back.
     ///
     /// # Errors
-    /// [`ServiceError::NotSent`] when not a byte of it was sent; anything else: nobody knows.
+    /// [`ServiceError::NotSent`] when not a byte of it was sent, [`ServiceError::Unreadable`] when
+    /// an answer came whose head is too large; anything else: nobody knows.
     pub(super) async fn send(
         self: &Arc<Self>,
         mut request: Request<RequestBody>,
@@ -125,7 +126,7 @@ impl Pool {
                 // The upstream closed a connection that it had kept; a new one may do better.
                 Some(unsent) if was_kept => request = unsent,
                 Some(_) => return Err(ServiceError::NotSent(error.into_error().to_string()).into()),
-                None => return Err(error.into_error().into()),
+                None => return Err(answer_lost(error.into_error())),
             }
         }
     }
@@ -164,6 +165,16 @@ impl Pool {
             idle.pop_front();
         }
     }
+}
+
+/// What is known of the effect when no answer can be handed on: it has answered, with more head
+/// than we take, or nobody knows.
+fn answer_lost(error: hyper::Error) -> BoxError {
+    if error.is_parse_too_large() {
+        let most = format!("a head of over {HEADERS_MAX} headers or {HEAD_BYTES_MAX} bytes");
+        return ServiceError::Unreadable(most).into();
+    }
+    error.into()
 }
 
 /// A connection that an answer is still coming over.

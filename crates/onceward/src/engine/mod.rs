@@ -152,6 +152,13 @@ impl Engine {
         self.0.store.standing()
     }
 
+    /// Whether both work on one store, as far as this process can tell: what one of them has
+    /// claimed, the other one finds.
+    #[cfg(feature = "http")]
+    pub(crate) fn shares_store(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0.store, &other.0.store)
+    }
+
     /// How many callers wait for a key that someone else runs.
     #[must_use]
     pub fn waiting(&self) -> usize {

@@ -16,7 +16,8 @@ use super::names;
 use super::outcome::StoredResponse;
 use super::policy::Policy;
 use super::preconditions::TagRules;
-use super::refusal::{Code, Refusal};
+use super::refusal::Refusal;
+use super::said::Refused;
 use super::served::{Again, Anew};
 
 /// The head with what extractors look for.
@@ -46,12 +47,12 @@ pub(super) fn mark_anew(response: &mut Response<Body>, policy: &Policy) {
     response.extensions_mut().insert(Anew);
 }
 
-/// A handler's refusal, said again in the route's dialect: its code and its new body.
+/// A handler's refusal, said again in the route's dialect: its new body.
 pub(super) fn spoken(
     head: &mut response::Parts,
     policy: &Policy,
     request_id: Option<&HeaderValue>,
-) -> Option<(Code, Bytes)> {
+) -> Option<Bytes> {
     let refusal = head.extensions.remove::<Refusal>()?;
     let id = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
     let (said, body) = policy.dialect.speaker().refuse(&refusal, id).into_parts();
@@ -59,7 +60,8 @@ pub(super) fn spoken(
     // What the refusal brings replaces what the first saying brought; the length is another now.
     head.headers.remove(CONTENT_LENGTH);
     head.headers.extend(said.headers);
-    Some((refusal.code, body))
+    head.extensions.insert(Refused(refusal.code));
+    Some(body)
 }
 
 /// Gives an answer the correlation id of its request, unless it names one: a replay tells the
@@ -74,9 +76,14 @@ pub(super) fn correlate(headers: &mut HeaderMap, of_request: Option<HeaderValue>
 /// 9110, section 8.3.1).
 pub(super) fn is_stream(content_type: Option<&HeaderValue>) -> bool {
     const STREAMS: [&str; 2] = ["text/event-stream", "multipart/x-mixed-replace"];
+    STREAMS.iter().any(|name| is_media_type(content_type, name))
+}
+
+/// Whether a content has this media type, whatever its parameters.
+pub(super) fn is_media_type(content_type: Option<&HeaderValue>, name: &str) -> bool {
     let Some(value) = content_type.map(HeaderValue::as_bytes) else { return false };
     let named = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-    STREAMS.iter().any(|name| named.eq_ignore_ascii_case(name.as_bytes()))
+    named.eq_ignore_ascii_case(name.as_bytes())
 }
 
 #[cfg(test)]

@@ -5,14 +5,16 @@
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Response};
-use onceward_core::outcome_policy::{Keep, keep};
+use onceward_core::outcome_policy::{Ending, Said};
+use onceward_core::record::OnAbandoned;
 use serde_json::{Map, Value, json};
 
 use super::body::Body;
 use super::outcome::STORED_HEADERS;
-use super::policy::{IfMatch, MissingKey, Mode, Policy};
+use super::policy::{Commits, IfMatch, MissingKey, Mode, Policy};
 use super::refusal::{Code, Refusal};
 use super::route::Routes;
+use super::said::ends;
 
 /// Where it is published.
 pub const POLICY_PATH: &str = "/.well-known/idempotency-policy";
@@ -72,6 +74,10 @@ fn route(endpoint: &str, policy: &Policy) -> Value {
             "expired_key_s": seconds(policy.terms().remember_ms),
         },
         "in_flight": { "wait_ms": policy.wait_ms },
+        "on_abandoned": match policy.on_abandoned {
+            OnAbandoned::Rerun => "rerun",
+            OnAbandoned::Hold => "hold",
+        },
         "if_match": match policy.if_match {
             IfMatch::Off => "off",
             IfMatch::Allow => "allow",
@@ -109,16 +115,43 @@ fn statuses(policy: &Policy) -> Value {
         (named(response.body(), code), json!(response.status().as_u16()))
     };
     let refusals: Map<String, Value> = Code::ALL.into_iter().map(said).collect();
-    let kept = |wanted: Keep| -> Vec<u16> {
-        (400..600).filter(|status| keep(*status) == wanted).collect()
+    let mut classes = classes(policy);
+    classes.insert("refusals".into(), Value::Object(refusals));
+    Value::Object(classes)
+}
+
+/// Statuses by what becomes of the key. A number goes before the class that it is in.
+fn classes(policy: &Policy) -> Map<String, Value> {
+    // A handler that records what it answers has done nothing where it recorded nothing.
+    let is_certain = policy.permit_text.is_some() || policy.commits == Commits::One;
+    let of_failures = if is_certain { Ending::Released } else { Ending::Unknown };
+    let ending = |status, retry_after| match ends(
+        &Said { status, retry_after, ..Said::default() },
+        policy,
+    ) {
+        Ending::Unknown => of_failures,
+        ending => ending,
     };
-    let never: Vec<Value> = kept(Keep::Never)
-        .into_iter()
-        .filter(|status| *status < 500)
-        .map(|status| json!(status))
-        .chain([json!("5xx")])
-        .collect();
-    json!({ "stored": ["2xx", "3xx", "4xx"], "never_stored": never, "refusals": refusals })
+    let errors = |is: &dyn Fn(u16) -> bool| -> Vec<Value> {
+        (400..600).filter(|status| is(*status)).map(|status| json!(status)).collect()
+    };
+    let ending_so = |wanted| {
+        let is_class = wanted == of_failures;
+        let is = |status| ending(status, false) == wanted && !(is_class && status >= 500);
+        let class = is_class.then(|| json!("5xx"));
+        errors(&is).into_iter().chain(class).collect::<Vec<_>>()
+    };
+    let stored = errors(&|status| status >= 500 && ending(status, false).is_stored());
+    let later = errors(&|status| {
+        ending(status, true) == Ending::Released && ending(status, false) != Ending::Released
+    });
+    let classes = [
+        ("stored", [vec![json!("2xx"), json!("3xx"), json!("4xx")], stored].concat()),
+        ("released", ending_so(Ending::Released)),
+        ("released_with_retry_after", later),
+        ("unknown_end", ending_so(Ending::Unknown)),
+    ];
+    classes.into_iter().map(|(name, list)| (name.into(), Value::from(list))).collect()
 }
 
 fn headers(policy: &Policy) -> Value {

@@ -15,7 +15,6 @@ use onceward_core::decide::{Claim, Completion, Effects, Finish, Permit, Verdict}
 use onceward_core::fingerprint::fingerprint_bytes;
 use onceward_core::key::Key;
 use onceward_core::note::{Note, Noted, Original};
-use onceward_core::outcome_policy::{Keep, keep};
 use onceward_core::payload::KeptPayload;
 use onceward_core::record::{Record, Stored};
 
@@ -410,25 +409,16 @@ impl Door {
         self.engine.note(note).await.map_err(|error| no_answer(&error))
     }
 
-    /// Records what the handler answered, or gives the key back when it must not be recorded.
+    /// Records what the handler answered.
     ///
     /// Tried until the lease ends: an answer that was not recorded is never sent.
     pub(super) async fn finish(
         &self,
         permit: &Permit,
         response: &StoredResponse,
-        policy: &Policy,
+        retain_ms: u64,
         lease_ends: Instant,
     ) -> Result<(), Lost> {
-        let retain_ms = match keep(response.status.as_u16()) {
-            Keep::Success => policy.retain_ms,
-            Keep::Error => policy.retain_errors_ms,
-            Keep::Never => {
-                // A retry may run: whether giving back succeeds now or at the lease's end.
-                let _ = self.engine.release(permit).await;
-                return Ok(());
-            }
-        };
         let outcome: Arc<[u8]> = response.encode().into();
         let completion = Completion {
             digest: fingerprint_bytes(&outcome),

@@ -5,8 +5,8 @@
 //! lease is renewed before half of it has passed.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::header::EXPECT;
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body as HttpBody;
 use onceward_core::decide::{Claim, Verdict};
 use onceward_core::note::{Noted, Original};
@@ -24,13 +24,13 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::cache::Looked;
-use crate::engine::random_u64;
 
 use super::admit::{Admitted, Brought, admit, brought, required_if_match};
 use super::answer::{for_handler, mark_anew, said_again};
 use super::body::{Body, BoxError, Buffered, End, buffer_until, discard};
 use super::document::{POLICY_PATH, published};
 use super::door::{Door, Lost, decode, silent_store};
+use super::ids::{ensure_request_id, unique_id};
 use super::names;
 use super::once::OneCommit;
 use super::pass::{call, mark_request, pass, passed};
@@ -39,9 +39,11 @@ use super::refusal::{Code, Refusal};
 use super::room::Share;
 use super::route::Place;
 use super::run::{EarlyAnswer, Run, ServiceError};
+use super::said::Refused;
 use super::served::{Denied, Served};
 use super::shadow::shadow;
 use super::spelling::spell_path;
+use super::within::{Claimed, within};
 
 /// How long a claim may take before a store that takes no writes is looked at instead.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
@@ -124,6 +126,9 @@ where
     R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
     R::Error: Into<BoxError>,
 {
+    if let Some(outer) = Claimed::over(&door, &request) {
+        return within((&door, outer), inner, request).await;
+    }
     let (mut head, body) = request.into_parts();
     names::strip_ours(&mut head.headers);
     let request_id = ensure_request_id(&mut head);
@@ -165,6 +170,7 @@ where
             served.verdict = refusal.code.meaning().code;
             let speaker = policy.dialect.speaker();
             let mut response = speaker.refuse(&refusal, &request_id).map(Body::from);
+            response.extensions_mut().insert(Refused(refusal.code));
             if let Some(key) = &key {
                 speaker.mark_keyed(response.headers_mut(), key);
             }
@@ -315,7 +321,8 @@ where
         Looked::Miss(sight) => {
             admitted.sight = sight;
             admitted.keep_payload(policy, &door.leaf_key);
-            let head = for_handler(head, policy, &caller);
+            let mut head = for_handler(head, policy, &caller);
+            Claimed::by(&mut head, &door);
             match policy.commits {
                 Commits::Two => {
                     let at = (policy.clone(), place.route);
@@ -572,28 +579,4 @@ impl Settling<'_> {
 
 fn going_down() -> Refusal {
     Refusal::new(Code::Shed, "this server is going down; retry with the same key")
-}
-
-fn unique_id() -> String {
-    // Nobody has it twice: where this process began is random, and it goes on from there. Asking
-    // the operating system each time would be two calls per request.
-    static BEGUN: OnceLock<(u64, AtomicU64)> = OnceLock::new();
-    let (prefix, count) = BEGUN.get_or_init(|| (random_u64(), AtomicU64::new(random_u64())));
-    format!("{prefix:016x}{:016x}", count.fetch_add(1, Ordering::Relaxed))
-}
-
-/// The request's id; made if it brings none that can be passed on.
-fn ensure_request_id(head: &mut Parts) -> String {
-    let mut lines = head.headers.get_all(names::X_REQUEST_ID).iter();
-    let there = lines.next().and_then(|value| value.to_str().ok());
-    let there = there.filter(|id| (1..=128).contains(&id.len())).map(ToString::to_string);
-    if let (Some(id), None) = (&there, lines.next()) {
-        return id.clone();
-    }
-    let id = there.unwrap_or_else(unique_id);
-    // The only line there is: nobody behind us takes another one for it.
-    if let Ok(value) = HeaderValue::from_str(&id) {
-        head.headers.insert(names::X_REQUEST_ID, value);
-    }
-    id
 }

@@ -18,7 +18,7 @@ use onceward_core::decide::{Completion, Effects, Refusal as GuardRefusal, Verdic
 use onceward_core::fingerprint::fingerprint_bytes;
 use onceward_core::guard::Misfit;
 use onceward_core::note::{Noted, Original};
-use onceward_core::outcome_policy::{Keep, keep};
+use onceward_core::outcome_policy::Ending;
 use onceward_core::record::Record;
 use tower_service::Service;
 
@@ -33,6 +33,7 @@ use super::outcome::StoredResponse;
 use super::policy::Policy;
 use super::refusal::{Code, Refusal};
 use super::run::ServiceError;
+use super::said::{ends, read_most, said};
 use super::writes::{Offer, handed};
 use crate::engine::{EngineError, OnceVerdict};
 
@@ -54,14 +55,22 @@ struct Answer {
     head: response::Parts,
     body: Given,
     effects: Effects,
-    /// The handler has not judged the request: nothing is recorded.
-    passing: bool,
+    ending: Ending,
 }
 
 enum Given {
     Whole(Bytes),
-    /// Too large to be stored, or a stream.
+    /// Too large to be held, or a stream.
     Live(Body),
+}
+
+impl Given {
+    fn whole(&self) -> Option<&Bytes> {
+        match self {
+            Self::Whole(bytes) => Some(bytes),
+            Self::Live(_) => None,
+        }
+    }
 }
 
 impl OneCommit<'_> {
@@ -92,7 +101,8 @@ impl OneCommit<'_> {
             let answered = self.run(inner.clone(), (head.clone(), body.clone())).await;
             pass.ended(answered.as_ref().ok().map(|answer| answer.head.status));
             let mut answer = answered?;
-            if answer.passing || keep(answer.head.status.as_u16()) == Keep::Never {
+            if !answer.ending.is_stored() {
+                // Nothing was written, so nothing has happened, whatever went wrong.
                 return Ok(answer.into_response());
             }
             match self.together(self.completion(&mut answer)).await? {
@@ -138,7 +148,6 @@ impl OneCommit<'_> {
         }
         let request_id = head.headers.get(names::X_REQUEST_ID).cloned();
         let correlation_id = head.headers.get(names::X_CORRELATION_ID).cloned();
-        let most = self.policy.max_stored_bytes;
         let mut share = self.door.gates.answer_share(claim.key.tenant_column());
         let work = async {
             std::future::poll_fn(|context| inner.poll_ready(context)).await.map_err(Into::into)?;
@@ -148,7 +157,7 @@ impl OneCommit<'_> {
             let body = if is_stream(head.headers.get(CONTENT_TYPE)) {
                 Buffered::TooLarge(Bytes::new(), body)
             } else {
-                buffer(body, most, &mut share).await
+                buffer(body, read_most(&head, self.policy), &mut share).await
             };
             Ok::<_, BoxError>((head, body))
         };
@@ -168,13 +177,9 @@ impl OneCommit<'_> {
                           written";
             return Err(Refusal::new(Code::UpstreamFailed, detail));
         }
-        let mut passing = false;
         let body = match body {
             Buffered::Whole(bytes) => match spoken(&mut head, self.policy, request_id.as_ref()) {
-                Some((code, said)) => {
-                    passing = !code.is_outcome();
-                    Given::Whole(said)
-                }
+                Some(said) => Given::Whole(said),
                 None => Given::Whole(share.hold(bytes)),
             },
             Buffered::TooLarge(read, rest) | Buffered::NoRoom(read, rest) => {
@@ -182,27 +187,21 @@ impl OneCommit<'_> {
             }
             Buffered::Broken(error) => return Err(nothing_written(&error)),
         };
-        Ok(Answer { head, body, effects, passing })
+        let ending = ends(&said(&head, body.whole().map(|bytes| &**bytes)), self.policy);
+        Ok(Answer { head, body, effects, ending })
     }
 
     /// What is recorded of an answer, with its effects.
     fn completion(&self, answer: &mut Answer) -> Completion {
-        let status = answer.head.status;
-        let body = match &answer.body {
-            Given::Whole(bytes) => Some(bytes.clone()),
-            Given::Live(_) => None,
-        };
+        let head = &answer.head;
         let further = &self.policy.store_headers;
-        let stored = StoredResponse::of(status, &answer.head.headers, further, body);
+        let body = self.kept_of(&answer.body).cloned();
+        let stored = StoredResponse::of(head.status, &head.headers, further, body);
         let outcome: Arc<[u8]> = stored.encode().into();
-        let retain_ms = match keep(status.as_u16()) {
-            Keep::Success => self.policy.retain_ms,
-            Keep::Error | Keep::Never => self.policy.retain_errors_ms,
-        };
         Completion {
             digest: fingerprint_bytes(&outcome),
             outcome,
-            retain_ms: Some(retain_ms),
+            retain_ms: Some(self.policy.retained_ms(answer.ending)),
             effects: std::mem::take(&mut answer.effects),
         }
     }
@@ -226,10 +225,15 @@ impl OneCommit<'_> {
         })
     }
 
+    /// The bytes that are stored of a body: none of one that is too large.
+    fn kept_of<'b>(&self, body: &'b Given) -> Option<&'b Bytes> {
+        body.whole().filter(|bytes| bytes.len() as u64 <= self.policy.max_stored_bytes)
+    }
+
     async fn ran(&self, answer: Answer, record: &Record, was_expired: bool) -> Response<Body> {
-        let live = matches!(answer.body, Given::Live(_));
+        let is_kept = self.kept_of(&answer.body).is_some();
         let mut response = answer.into_response();
-        if live {
+        if !is_kept {
             response.headers_mut().insert(names::STORED, HeaderValue::from_static("false"));
         }
         if was_expired {
@@ -258,10 +262,14 @@ impl OneCommit<'_> {
             }
         };
         let id = head.headers.get(names::X_REQUEST_ID).and_then(|id| id.to_str().ok());
-        let said = self.policy.dialect.speaker().refuse(&refusal, id.unwrap_or_default());
-        let (head, body) = said.into_parts();
+        let answer = self.policy.dialect.speaker().refuse(&refusal, id.unwrap_or_default());
+        let (head, body) = answer.into_parts();
+        let ending = ends(&said(&head, Some(&body)), self.policy);
         let body = Given::Whole(body);
-        let mut answer = Answer { head, body, effects: Effects::default(), passing: false };
+        let mut answer = Answer { head, body, effects: Effects::default(), ending };
+        if !ending.is_stored() {
+            return Ok(answer.into_response());
+        }
         match self.together(self.completion(&mut answer)).await? {
             OnceVerdict::Ran { record, was_expired } => {
                 Ok(self.ran(answer, &record, was_expired).await)

@@ -53,20 +53,21 @@ where
             mark_request(response.headers_mut(), request_id);
             response
         }
-        Err(error) => {
-            let refusal = match error.downcast_ref::<ServiceError>() {
-                Some(ServiceError::RequestBroken(why)) => broke_off(why),
-                Some(ServiceError::NotSent(_)) => {
-                    Refusal::new(Code::UpstreamFailed, "nothing was sent")
-                }
-                Some(ServiceError::TimedOut(_)) => {
-                    Refusal::new(Code::UpstreamTimeout, "no answer in time")
-                }
-                Some(ServiceError::Unfinished(_)) | None => {
-                    Refusal::new(Code::UpstreamFailed, "the service gave no whole answer")
-                }
-            };
-            unrouted(&refusal, request_id)
+        Err(error) => unrouted(&failed(&error), request_id),
+    }
+}
+
+/// The refusal that a service's error comes to, where nothing is claimed.
+pub(super) fn failed(error: &BoxError) -> Refusal {
+    match error.downcast_ref::<ServiceError>() {
+        Some(ServiceError::RequestBroken(why)) => broke_off(why),
+        Some(ServiceError::NotSent(_)) => Refusal::new(Code::UpstreamFailed, "nothing was sent"),
+        Some(ServiceError::TimedOut(_)) => Refusal::new(Code::UpstreamTimeout, "no answer in time"),
+        Some(ServiceError::Unfinished(_)) | None => {
+            Refusal::new(Code::UpstreamFailed, "the service gave no whole answer")
+        }
+        Some(ServiceError::Unreadable(_)) => {
+            Refusal::new(Code::UpstreamFailed, "the service's answer can't be read")
         }
     }
 }

@@ -11,6 +11,7 @@ use onceward_core::diff::default_mask;
 use onceward_core::fingerprint::FingerprintPolicy;
 use onceward_core::key::Key;
 use onceward_core::limits::{LimitError, in_range};
+use onceward_core::outcome_policy::{Ending, Statuses};
 use onceward_core::payload::KeepPayload;
 use onceward_core::record::{OnAbandoned, Terms};
 
@@ -117,6 +118,9 @@ pub struct Policy {
     /// What is kept of a payload, to explain a mismatch with; of one over 1 MiB never more than
     /// hashes. Default: a keyed hash per leaf.
     pub keep_payload: KeepPayload,
+    /// Statuses that are stored or released against the rule. Default: none; where no routes are
+    /// written, 404 and 405 are released unless they are named here.
+    pub statuses: Statuses,
     /// Fields whose values are never shown. Default: password, token, secret, card_number, cvc.
     pub mask: Vec<String>,
     /// How often a caller may ask. Default: as often as it likes.
@@ -130,9 +134,10 @@ pub struct Policy {
     pub permit_text: Option<PermitText>,
 }
 
-type WritePermit = dyn Fn(&Key, u64) -> String + Send + Sync;
+type WritePermit = dyn Fn(&Key, u64, &Statuses) -> String + Send + Sync;
 
-/// Writes the permit of a key and a fence as the text that a handler gets. Cheap to clone.
+/// Writes the permit of a key and a fence, with the statuses that its route moves, as the text that
+/// a handler gets. Cheap to clone.
 #[derive(Clone)]
 pub struct PermitText(pub Arc<WritePermit>);
 
@@ -163,6 +168,7 @@ impl Default for Policy {
             max_stored_bytes: 1024 * 1024,
             store_headers: Vec::new(),
             keep_payload: KeepPayload::Hashed,
+            statuses: Statuses::default(),
             mask: default_mask(),
             rate_limit: None,
             breaker: None,
@@ -191,6 +197,26 @@ impl Policy {
         }
     }
 
+    /// The policy where no routes are written: a path that nothing serves says so with 404 or 405,
+    /// perhaps only until what serves it is deployed.
+    pub(super) fn of_any_path(mut self) -> Self {
+        let moved = &mut self.statuses;
+        for status in [404, 405] {
+            if !moved.stored.contains(&status) && !moved.released.contains(&status) {
+                moved.released.push(status);
+            }
+        }
+        self
+    }
+
+    /// How long an answer that ends so is kept.
+    pub(super) const fn retained_ms(&self, ending: Ending) -> u64 {
+        match ending {
+            Ending::Success => self.retain_ms,
+            Ending::Error | Ending::Released | Ending::Unknown => self.retain_errors_ms,
+        }
+    }
+
     /// Checks every bound, and the rules between fields.
     ///
     /// # Errors
@@ -212,6 +238,7 @@ impl Policy {
         if let Some(breaker) = &self.breaker {
             breaker.validate()?;
         }
+        self.statuses.validate()?;
         // A retry that comes after the outcome is gone would run again.
         let retries_ms = onceward_core::retry::CLIENT_BACKOFF.total_ms_max();
         // One commit holds no lease: there is none to wait for.

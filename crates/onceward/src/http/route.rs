@@ -133,12 +133,14 @@ impl Routes {
     }
 
     /// Every POST, PUT, PATCH and DELETE is a route under this policy, its path its own template.
+    /// Nobody has said that there is something at a path: 404 and 405 are not stored, unless
+    /// [`Policy::statuses`] says so.
     ///
     /// # Errors
     /// When the policy breaks a bound.
     pub fn every(policy: Policy) -> Result<Self, LimitError> {
         policy.validate()?;
-        Ok(Self { written: Vec::new(), unwritten: Arc::new(policy) })
+        Ok(Self { written: Vec::new(), unwritten: Arc::new(policy.of_any_path()) })
     }
 
     /// The policy and place of a request, or none when it passes unprotected.

@@ -1,18 +1,19 @@
 //! One execution under a permit: the handler, its lease's heartbeat, and the record of its end.
 //!
-//! Whatever happens ends the permit: an answer is recorded before it is sent, a service that got
-//! nothing gives the key back, and one that may have had its effect ends the lease as unknown. Not
-//! responsible for the claim (`layer.rs`) or for one-commit handlers (`once.rs`).
+//! Whatever happens ends the permit: an answer is recorded before it is sent, one that says that
+//! nothing was done gives the key back, and a service that may have had its effect, or says that it
+//! failed, ends the lease as unknown. Not responsible for the claim (`layer.rs`) or for one-commit
+//! handlers (`once.rs`).
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body as HttpBody;
 use onceward_core::decide::{Finish, Permit};
-use onceward_core::outcome_policy::{Keep, keep};
+use onceward_core::outcome_policy::Ending;
 use onceward_core::record::{OnAbandoned, State};
 use tower_service::Service;
 
@@ -24,6 +25,7 @@ use super::names;
 use super::outcome::StoredResponse;
 use super::policy::Policy;
 use super::refusal::{Code, Refusal};
+use super::said::{ends, read_most, said};
 use crate::engine::EngineError;
 
 /// What a service's error means for the effect of its request.
@@ -36,6 +38,10 @@ pub enum ServiceError {
     /// It took too long; whether it had its effect is not known.
     #[error("no answer in time: {0}")]
     TimedOut(String),
+    /// It has answered, but with a head that can't be read: the request is done, and its answer
+    /// is not stored.
+    #[error("the answer can't be read: {0}")]
+    Unreadable(String),
     /// The request's own body broke off on its way to the service: that says nothing about the
     /// service, and no breaker counts it. Only a request without a key is sent on before all of its
     /// body is there.
@@ -89,9 +95,9 @@ impl Run<'_> {
             head.headers.insert(names::IDEMPOTENCY_KEY, key);
         }
         let text = self.policy.permit_text.as_ref();
-        if let Some(Ok(permit)) =
-            text.map(|text| HeaderValue::from_str(&text.0(self.permit.key(), fence)))
-        {
+        if let Some(Ok(permit)) = text.map(|text| {
+            HeaderValue::from_str(&text.0(self.permit.key(), fence, &self.policy.statuses))
+        }) {
             head.headers.insert(names::PERMIT, permit);
         }
         head.extensions.insert(Attempt { fence, attempt });
@@ -160,7 +166,7 @@ impl Run<'_> {
             self.pass.ended(Some(head.status));
         }
         names::strip_ours(&mut head.headers);
-        let most = self.policy.max_stored_bytes;
+        let most = read_most(&head, self.policy);
         let tenant = self.permit.key().tenant_column();
         let mut share = self.door.gates.answer_share(tenant);
         let body = if is_stream(head.headers.get(CONTENT_TYPE)) {
@@ -171,30 +177,55 @@ impl Run<'_> {
         match body {
             Buffered::Whole(mut bytes) => {
                 self.pass.ended(Some(head.status));
-                if let Some((code, said)) = spoken(&mut head, self.policy, request_id) {
+                if let Some(said) = spoken(&mut head, self.policy, request_id) {
                     bytes = said;
-                    if !code.is_outcome() {
-                        // The handler has not judged the request: a retry may run.
-                        let _ = self.door.engine.release(self.permit).await;
-                        return Ok(Response::from_parts(head, Body::from(bytes)));
-                    }
                 }
-                self.record(&head, Some(bytes.clone())).await?;
+                let ending = ends(&said(&head, Some(&bytes)), self.policy);
+                let stored = bytes.len() as u64 <= self.policy.max_stored_bytes;
+                self.end(&mut head, stored.then(|| bytes.clone()), ending).await?;
                 Ok(Response::from_parts(head, Body::from(share.hold(bytes))))
             }
             // It has run: an answer without room is passed on as one that is too large.
             Buffered::TooLarge(read, rest) | Buffered::NoRoom(read, rest) => {
                 self.pass.ended(Some(head.status));
-                // Done, whatever becomes of the stream: it never runs again.
-                self.record(&head, None).await?;
-                if keep(head.status.as_u16()) != Keep::Never {
-                    head.headers.insert(names::STORED, HeaderValue::from_static("false"));
-                }
+                let ending = ends(&said(&head, None), self.policy);
+                // Ended, whatever becomes of the stream.
+                self.end(&mut head, None, ending).await?;
                 let body = Body::live(Resumed { read: Some(share.hold(read)), rest });
                 Ok(Response::from_parts(head, body))
             }
             Buffered::Broken(error) => self.failed(&error).await,
         }
+    }
+
+    /// Ends the attempt as its answer says, and marks an answer that tells of an end which no
+    /// retry will hear of. Without a body, only the fact that it was answered is recorded.
+    async fn end(
+        &self,
+        head: &mut http::response::Parts,
+        body: Option<Bytes>,
+        ending: Ending,
+    ) -> Result<(), Lost> {
+        let engine = &self.door.engine;
+        let mut is_marked = ending == Ending::Unknown;
+        // Whether giving up or giving back succeeds now or the lease runs out: it is the same end.
+        match ending {
+            Ending::Released => {
+                let _ = engine.release(self.permit).await;
+            }
+            Ending::Unknown => {
+                let why = format!("it was answered with {}", head.status.as_u16());
+                let _ = engine.abandon(self.permit, &why).await;
+            }
+            Ending::Success | Ending::Error => {
+                is_marked = body.is_none();
+                self.record(head, body, ending).await?;
+            }
+        }
+        if is_marked {
+            head.headers.insert(names::STORED, HeaderValue::from_static("false"));
+        }
+        Ok(())
     }
 
     /// The answer of a handler that completes by itself: what it recorded. What it commits would
@@ -322,11 +353,20 @@ impl Run<'_> {
         Ok(Some(response.map_err(Lost::Refused)?.map(Body::from)))
     }
 
-    async fn record(&self, head: &http::response::Parts, body: Option<Bytes>) -> Result<(), Lost> {
+    async fn record(
+        &self,
+        head: &http::response::Parts,
+        body: Option<Bytes>,
+        ending: Ending,
+    ) -> Result<(), Lost> {
         let further = &self.policy.store_headers;
         let stored = StoredResponse::of(head.status, &head.headers, further, body);
+        self.store(&stored, self.policy.retained_ms(ending)).await
+    }
+
+    async fn store(&self, stored: &StoredResponse, retain_ms: u64) -> Result<(), Lost> {
         let lease_ends = self.asked + self.lease();
-        self.door.finish(self.permit, &stored, self.policy, lease_ends).await
+        self.door.finish(self.permit, stored, retain_ms, lease_ends).await
     }
 
     /// Awaits something while the lease is renewed, before half of it has passed.
@@ -382,7 +422,23 @@ impl Run<'_> {
                 let _ = engine.abandon(self.permit, "no answer in time").await;
                 (Code::UpstreamTimeout, "whether it had its effect is not known")
             }
-            Some(ServiceError::RequestBroken(_) | ServiceError::Unfinished(_)) | None => {
+            // Where the handler records what it answers, an answer tells nothing without a record.
+            Some(ServiceError::Unreadable(_)) if self.policy.permit_text.is_none() => {
+                let (status, headers) = (StatusCode::BAD_GATEWAY, HeaderMap::new());
+                let unread = StoredResponse { status, headers, body: None };
+                self.store(&unread, self.policy.retain_ms).await?;
+                (
+                    Code::UpstreamFailed,
+                    "it was answered, but the answer can't be read; it is done, \
+                                        and never runs again",
+                )
+            }
+            Some(
+                ServiceError::RequestBroken(_)
+                | ServiceError::Unfinished(_)
+                | ServiceError::Unreadable(_),
+            )
+            | None => {
                 let _ = engine.abandon(self.permit, "no whole answer came").await;
                 (Code::UpstreamFailed, "whether it had its effect is not known")
             }

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body::{Body as HttpBody, SizeHint};
 use onceward_core::decide::Claim;
 use onceward_core::fingerprint::Fingerprint;
 use onceward_core::key::Key;
-use onceward_core::outcome_policy::{Keep, keep};
+use onceward_core::outcome_policy::Ending;
+use onceward_core::record::OnAbandoned;
 use quick_cache::unsync::Cache;
 use tower_service::Service;
 
@@ -29,6 +30,7 @@ use super::policy::{MissingKey, Mode, Policy};
 use super::refusal::{Code, Refusal};
 use super::room::Share;
 use super::route::{Place, Routes};
+use super::said::{ends, said};
 
 /// What shadow mode would have done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,10 +112,12 @@ where
     };
     door.shadow.count(place.route, would);
     let response = pass(inner, Request::from_parts(head, B::from(body)), request_id).await;
+    let (head, body) = response.into_parts();
     if let Some(run) = run {
-        run.ended(policy, response.status(), Instant::now());
+        // Of what is passed on as it comes, the head has to do.
+        run.ended(policy, ends(&said(&head, None), policy), Instant::now());
     }
-    Ok(response)
+    Ok(Response::from_parts(head, body))
 }
 
 /// What would be done with a request that brings no key where none is needed.
@@ -167,14 +171,15 @@ impl<'s> ShadowRun<'s> {
     }
 
     /// It was answered.
-    fn ended(mut self, policy: &Policy, status: StatusCode, now: Instant) {
-        let kept_ms = match keep(status.as_u16()) {
-            Keep::Success => policy.retain_ms,
-            Keep::Error => policy.retain_errors_ms,
-            Keep::Never => 0,
+    fn ended(mut self, policy: &Policy, ending: Ending, now: Instant) {
+        let for_ms = |ms| now.checked_add(Duration::from_millis(ms)).map(Kept::Until);
+        let kept = match (ending, policy.on_abandoned) {
+            (Ending::Success | Ending::Error, _) => for_ms(policy.retained_ms(ending)),
+            (Ending::Unknown, OnAbandoned::Hold) => Some(Kept::Held),
+            (Ending::Unknown, OnAbandoned::Rerun) | (Ending::Released, _) => None,
         };
         if let Some(key) = self.key.take() {
-            self.shadow.ended(&key, kept_ms, now);
+            self.shadow.ended(&key, kept);
         }
     }
 }
@@ -182,7 +187,7 @@ impl<'s> ShadowRun<'s> {
 impl Drop for ShadowRun<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
-            self.shadow.ended(&key, 0, Instant::now());
+            self.shadow.ended(&key, None);
         }
     }
 }
@@ -219,8 +224,18 @@ struct Memory {
 #[derive(Clone, Copy)]
 struct Remembered {
     fingerprint: Fingerprint,
-    /// None while it runs.
-    until: Option<Instant>,
+    kept: Kept,
+}
+
+/// How a key would be kept.
+#[derive(Clone, Copy, PartialEq)]
+enum Kept {
+    /// Its request runs.
+    Running,
+    /// Its answer would be stored.
+    Until(Instant),
+    /// Nobody knows how it ended, and it would wait for a person.
+    Held,
 }
 
 impl Shadow {
@@ -239,15 +254,17 @@ impl Shadow {
     fn judge(&self, claim: &Claim, now: Instant) -> Would {
         let mut memory = self.lock();
         let found = memory.keys.get(&claim.key).copied();
-        let known = found.filter(|known| known.until.is_none_or(|until| now < until));
+        let is_live = |known: &Remembered| !matches!(known.kept, Kept::Until(at) if at <= now);
+        let known = found.filter(is_live);
         match known {
             Some(known) if known.fingerprint != claim.fingerprint => {
                 Would::Refuse(Code::PayloadMismatch)
             }
-            Some(Remembered { until: None, .. }) => Would::Refuse(Code::InFlight),
+            Some(Remembered { kept: Kept::Running, .. }) => Would::Refuse(Code::InFlight),
+            Some(Remembered { kept: Kept::Held, .. }) => Would::Refuse(Code::OutcomeUnknown),
             Some(_) => Would::Replay,
             None => {
-                let running = Remembered { fingerprint: claim.fingerprint, until: None };
+                let running = Remembered { fingerprint: claim.fingerprint, kept: Kept::Running };
                 memory.keys.insert(claim.key.clone(), running);
                 memory.remembered += u64::from(found.is_none());
                 Would::Run
@@ -257,14 +274,16 @@ impl Shadow {
 
     /// What ran has ended: remembered as long as it would be kept, or forgotten, as when nobody
     /// heard how.
-    fn ended(&self, key: &Key, kept_ms: u64, now: Instant) {
+    fn ended(&self, key: &Key, kept: Option<Kept>) {
         let mut memory = self.lock();
-        if kept_ms == 0 {
+        let Some(kept) = kept else {
             if memory.keys.remove(key).is_some() {
                 memory.remembered = memory.remembered.saturating_sub(1);
             }
-        } else if let Some(mut known) = memory.keys.get_mut(key) {
-            known.until = now.checked_add(Duration::from_millis(kept_ms));
+            return;
+        };
+        if let Some(mut known) = memory.keys.get_mut(key) {
+            known.kept = kept;
         }
     }
 

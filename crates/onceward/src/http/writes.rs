@@ -199,7 +199,8 @@ impl Writes {
     }
 
     /// Hands everything back with the response. It is committed when the response is one that is
-    /// stored: 2xx, 3xx and final 4xx, but never 401, 403, 408, 425, 429 or 5xx.
+    /// stored: 2xx, 3xx and final 4xx, but never 401, 403, 408, 425, 429, 5xx, or a 409 or 423 that
+    /// asks for a retry, unless the route says so.
     #[must_use]
     pub fn attach<B>(mut self, mut response: Response<B>) -> Response<B> {
         let effects = std::mem::take(&mut self.effects);

@@ -8,6 +8,7 @@
 
 mod checks;
 mod events;
+mod failure;
 mod flow;
 
 use std::fmt;
@@ -58,6 +59,7 @@ pub fn hunt_for(bug: Bug) -> Hunt {
         Bug::KeyWithoutPath => (Hunter::Check(checks::paths_are_apart), 1),
         Bug::FingerprintWithoutPath => (Hunter::Check(checks::another_path_is_a_mismatch), 1),
         Bug::StoresRetryable => (Hunter::Check(checks::retryable_answers_are_not_stored), 1),
+        Bug::FailureLetsGo => (Hunter::Check(failure::a_failure_keeps_the_key), 1),
         Bug::WaiterLeaked => (Hunter::Check(checks::cancelled_waiters_leave), 1),
         Bug::CheckpointBeforeAck => (Hunter::Check(flow::nothing_is_skipped), 1),
         Bug::CheckpointBeforeView => (Hunter::Check(flow::every_event_reaches_the_view), 1),

@@ -41,6 +41,7 @@ const MIGRATIONS: &[Migration] = migrations! {
     10 "0010" "patience",
     11 "0011" "statuses",
     12 "0012" "ends",
+    13 "0013" "moved",
 };
 
 /// The oldest program, by the version of its schema, that works on the schema as it is after the

@@ -8,7 +8,7 @@ use std::time::Duration;
 use onceward_core::decide::{self, Claim, Completion, Effects, Facts, Step, Verdict};
 use onceward_core::fingerprint::{Fingerprint, FingerprintBuilder, fingerprint_bytes};
 use onceward_core::key::{Key, Kind};
-use onceward_core::outcome_policy::{Keep, keep};
+use onceward_core::outcome_policy::{Ending, Said, Statuses, ending};
 use onceward_core::stamp::{At, Token};
 
 use crate::engine::Engine;
@@ -44,8 +44,14 @@ pub(super) fn another_path_is_a_mismatch() -> Checked {
 }
 
 pub(super) fn retryable_answers_are_not_stored() -> Checked {
-    let stored = [408, 425, 429, 500, 502, 503, 504].into_iter().find(|s| keep(*s) != Keep::Never);
-    Ok(broken(stored.is_some(), "ruling 4", "an answer that says \"not now\" was stored"))
+    let mut passing = [408, 425, 429, 500, 502, 503, 504].into_iter();
+    let stored = passing.any(|status| ends(status, false).is_stored());
+    Ok(broken(stored, "ruling 4", "an answer that says \"not now\" was stored"))
+}
+
+/// What an answer comes to, on a route that moves no status.
+fn ends(status: u16, retry_after: bool) -> Ending {
+    ending(&Said { status, retry_after, ..Said::default() }, &Statuses::default())
 }
 
 pub(super) fn cancelled_waiters_leave() -> Checked {

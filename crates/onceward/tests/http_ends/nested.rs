@@ -1,0 +1,157 @@
+//! Layers inside layers: on one store the outer one claims and the inner ones let pass, on two each
+//! claims; and what an unknown end leaves behind, told by the audit and to another payload.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, Request, Response, StatusCode};
+use axum::routing::post;
+use onceward::engine::Engine;
+use onceward::http::{
+    Attempt, Caller, Commits, Dialect, Door, Identity, OncewardLayer, Policy, Routes,
+};
+use onceward::store::memory::MemoryStore;
+use onceward::store::{Items, List};
+use onceward_core::outcome_policy::Statuses;
+use onceward_core::record::OnAbandoned;
+
+use super::shop::{Ask, Effect, Shop, send};
+use super::support::on::On;
+use super::{COLUMNS, How};
+
+fn engine() -> Engine {
+    Engine::new(Arc::new(MemoryStore::new()))
+}
+
+fn door(engine: &Engine, policy: Policy) -> Door {
+    let caller = Caller { tenant: "acme".into(), caller: "ada".into() };
+    Door::new(engine.clone(), Identity::Single(caller), Routes::every(policy).unwrap())
+}
+
+/// Counts, and says which fence it was told.
+async fn counts(State(ran): State<Arc<AtomicU64>>, request: Request<Body>) -> String {
+    let number = ran.fetch_add(1, Ordering::SeqCst) + 1;
+    let fence = request.headers()["onceward-fence"].to_str().unwrap().to_string();
+    let attempt = request.extensions().get::<Attempt>().unwrap();
+    assert_eq!(fence, attempt.fence.to_string());
+    format!("run {number}")
+}
+
+fn counting() -> (Router, Arc<AtomicU64>) {
+    let ran = Arc::new(AtomicU64::new(0));
+    (Router::new().route("/charges", post(counts)).with_state(ran.clone()), ran)
+}
+
+async fn records(engine: &Engine) -> usize {
+    let all = List::Records { tenant: None, scope: None, state: None };
+    let Items::Records(records) = engine.list(all, None, 10).await.unwrap().items else {
+        unreachable!()
+    };
+    records.len()
+}
+
+/// The request runs once and is replayed then.
+async fn runs_once(router: &Router, ran: &AtomicU64) {
+    let first = send(router, "k", "{}".into()).await;
+    assert_eq!((first.status, first.body.as_deref()), (200, Some(&b"run 1"[..])), "{first:?}");
+    let again = send(router, "k", "{}".into()).await;
+    assert!(again.has("idempotency-replayed", "true"), "{again:?}");
+    assert_eq!((again.status, &again.body), (200, &first.body));
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn h3_b02_one_layer_twice_in_a_router_claims_once() {
+    let engine = engine();
+    let layer = OncewardLayer::new(door(&engine, Policy::default()));
+    let (router, ran) = counting();
+    runs_once(&router.route_layer(layer.clone()).layer(layer), &ran).await;
+    assert_eq!(records(&engine).await, 1);
+}
+
+#[tokio::test]
+async fn h3_b02_three_layers_on_one_store_claim_once() {
+    let engine = engine();
+    let (mut router, ran) = counting();
+    for dialect in [Dialect::Business, Dialect::Planning, Dialect::Standard] {
+        let policy = Policy { dialect, ..Policy::default() };
+        router = router.layer(OncewardLayer::new(door(&engine, policy)));
+    }
+    runs_once(&router, &ran).await;
+    assert_eq!(records(&engine).await, 1);
+}
+
+#[tokio::test]
+async fn h3_b02_layers_on_two_stores_each_claim_also_around_one_of_the_first() {
+    let (first, second) = (engine(), engine());
+    let (mut router, ran) = counting();
+    for engine in [&first, &second, &first] {
+        router = router.layer(OncewardLayer::new(door(engine, Policy::default())));
+    }
+    runs_once(&router, &ran).await;
+    assert_eq!((records(&first).await, records(&second).await), (1, 1));
+}
+
+#[tokio::test]
+async fn h3_b02_what_an_inner_layer_asks_for_beside_a_key_still_holds() {
+    let engine = engine();
+    let (router, ran) = counting();
+    let inner = door(&engine, Policy::default()).with_authorize(|_, _| {
+        let mut denied = Response::new("denied".into());
+        *denied.status_mut() = StatusCode::FORBIDDEN;
+        Box::pin(async move { Err(denied) })
+    });
+    let router = router
+        .layer(OncewardLayer::new(inner))
+        .layer(OncewardLayer::new(door(&engine, Policy::default())));
+    for _ in 0..2 {
+        let denied = send(&router, "k", "{}".into()).await;
+        assert_eq!((denied.status, denied.body.as_deref()), (403, Some(&b"denied"[..])));
+    }
+    assert_eq!((ran.load(Ordering::SeqCst), records(&engine).await), (0, 0));
+}
+
+#[tokio::test]
+async fn h3_a_refusal_of_an_inner_layer_is_not_stored_in_any_dialect() {
+    for dialect in [Dialect::Standard, Dialect::Planning, Dialect::Measurements, Dialect::Business]
+    {
+        for commits in [Commits::Two, Commits::One] {
+            let (inner_engine, outer_engine) = (engine(), engine());
+            let hold = OnAbandoned::Hold;
+            let policy =
+                Policy { dialect: dialect.clone(), on_abandoned: hold, ..Policy::default() };
+            let fails = |_: HeaderMap| async { StatusCode::BAD_GATEWAY };
+            let outer = Policy { commits, ..Policy::default() };
+            let router = Router::new()
+                .route("/charges", post(fails))
+                .layer(OncewardLayer::new(door(&inner_engine, policy)))
+                .layer(OncewardLayer::new(door(&outer_engine, outer)));
+            assert_eq!(send(&router, "k", "{}".into()).await.status, 502);
+            // The inner one holds the key now and refuses with 409: nobody has judged that.
+            for _ in 0..2 {
+                let unknown = send(&router, "k", "{}".into()).await;
+                assert_eq!(unknown.status, 409, "{dialect:?} {commits:?}");
+                assert!(!unknown.has("idempotency-replayed", "true"), "{unknown:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn h5_an_unknown_end_leaves_record_payload_hash_and_audit() {
+    for (column, action) in [(0, "request.failed"), (1, "request.unknown")] {
+        let mut shop = Shop::open(On::Memory).await;
+        shop.serve(COLUMNS[column].policy(&Statuses::default()), true);
+        let ask = Ask { how: How::Plain, status: 500, effect: Effect::Before };
+        let first = shop.ask("k", ask).await;
+        assert_eq!((first.status, first.body.as_deref()), (500, Some(&b"said"[..])));
+        assert!(first.has("idempotency-stored", "false"));
+        let other = shop.mismatch("k").await;
+        assert_eq!((other.status, other.code().as_str()), (422, "idempotency.payload_mismatch"));
+        assert!(shop.audited().await.iter().any(|there| there == action), "{action}");
+        assert_eq!(shop.charged("k"), 1);
+    }
+}
