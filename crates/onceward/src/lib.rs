@@ -15,7 +15,7 @@ pub mod events;
 pub mod handlers;
 #[cfg(feature = "http")]
 pub mod http;
-#[cfg(feature = "events")]
+#[cfg(any(feature = "events", feature = "sqlite"))]
 mod points;
 #[cfg(feature = "events")]
 pub mod projection;

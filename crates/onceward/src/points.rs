@@ -3,7 +3,7 @@
 //! Without the feature `testing` they are nothing. With it, a test's child process says what
 //! happens there (`testing::points`): a real process is killed at a real place, not in a model.
 
-/// A place in the course of an event.
+/// A place in the course of an event, or of a file that is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(not(feature = "testing"), expect(unreachable_pub, reason = "shown by `testing` alone"))]
 pub enum Point {
@@ -27,12 +27,22 @@ pub enum Point {
     BeforeCheckpoint,
     /// A relay has written its checkpoint.
     AfterCheckpoint,
+    /// A log is about to be copied into its database and cut.
+    BeforeFold,
+    /// A log is in its database, and cut.
+    AfterFold,
+    /// What a database has reached is about to be noted.
+    BeforeNote,
+    /// The note is written, but perhaps not on the disk.
+    NoteWritten,
+    /// The note is on the disk.
+    AfterNote,
 }
 
 #[cfg(feature = "testing")]
 impl Point {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 15] = [
         Self::AfterClaim,
         Self::BeforeEffect,
         Self::AfterEffect,
@@ -43,6 +53,11 @@ impl Point {
         Self::BeforePublish,
         Self::BeforeCheckpoint,
         Self::AfterCheckpoint,
+        Self::BeforeFold,
+        Self::AfterFold,
+        Self::BeforeNote,
+        Self::NoteWritten,
+        Self::AfterNote,
     ];
 
     /// Its name.
@@ -59,6 +74,11 @@ impl Point {
             Self::BeforePublish => "before-publish",
             Self::BeforeCheckpoint => "before-checkpoint",
             Self::AfterCheckpoint => "after-checkpoint",
+            Self::BeforeFold => "before-fold",
+            Self::AfterFold => "after-fold",
+            Self::BeforeNote => "before-note",
+            Self::NoteWritten => "note-written",
+            Self::AfterNote => "after-note",
         }
     }
 

@@ -5,6 +5,8 @@
 
 #[path = "sqlite/crash.rs"]
 mod crash;
+#[path = "sqlite/files.rs"]
+mod files;
 #[path = "sqlite/names.rs"]
 mod names;
 #[path = "sqlite/room.rs"]
@@ -169,7 +171,7 @@ async fn what_a_store_makes_is_readable_by_its_owner_only() {
         let named = files.map(|file| (file.file_name().into_string().unwrap(), mode(file)));
         named.collect::<std::collections::BTreeMap<_, _>>()
     };
-    let files = ["store.db", "store.db-shm", "store.db-wal", "store.db.lock"];
+    let files = ["store.db", "store.db-shm", "store.db-wal", "store.db.lock", "store.db.reach"];
     let expected = files.map(|name| (name.to_string(), 0o600));
     assert_eq!(modes(), expected.into());
     store.close().await.unwrap();

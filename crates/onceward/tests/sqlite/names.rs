@@ -25,8 +25,12 @@ const TURNS_MAX: u32 = 2_000;
 /// Where all clocks of a test stand.
 const NOW: At = At(1_000);
 /// Nothing is killed here, so nothing has to wait for the disk.
-const OPTIONS: SqliteOptions =
-    SqliteOptions { durability: SqliteDurability::WalNormal, readers: 2, exclusive: true };
+const OPTIONS: SqliteOptions = SqliteOptions {
+    durability: SqliteDurability::WalNormal,
+    readers: 2,
+    exclusive: true,
+    accept_older: false,
+};
 
 fn open(folder: &Folder) -> SqliteStore {
     let (clock, _) = StoreClock::manual(NOW);

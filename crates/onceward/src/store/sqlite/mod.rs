@@ -1,7 +1,7 @@
 //! The embedded store: one SQLite file, one writer thread, a few reader threads.
 //!
 //! What was answered survives a power loss: each answer waits until the write-ahead log is on the
-//! disk (`sync.rs`). The file is locked against a second server, because stamps, instants and the
+//! disk (`sync.rs`). After a clean stop all of it is in the one file. The file is locked against a second server, because stamps, instants and the
 //! engine's waiters live in one process. Everything that it answers, it answers as the memory store
 //! does.
 
@@ -9,6 +9,9 @@ mod apply;
 mod check;
 mod checkpoint;
 mod failure;
+mod inbox;
+mod inode;
+mod keep;
 mod known;
 mod list;
 mod meta;
@@ -17,38 +20,36 @@ mod notices;
 mod open;
 mod own;
 mod places;
+mod reach;
 mod reader;
 mod rows;
 mod sql;
+mod start;
 mod sum;
 mod sync;
+mod wal;
 mod writer;
 mod young;
 
 pub use open::Announced;
 pub use own::OwnSql;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use onceward_core::batch::{Answer, Batch};
 use onceward_core::key::Key;
 use onceward_core::stamp::{At, Rev};
-use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
-use super::clock::{Last, Reading, StoreClock};
+use super::clock::{Reading, StoreClock};
 use super::{
     Capabilities, Committed, Cursor, Durability, Fact, List, Loaded, Page, Read, Standing, Store,
     StoreError, StoreFuture,
 };
-
-use check::Check;
-use meta::Meta;
 
 /// What survives a power loss, as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -72,11 +73,16 @@ pub struct SqliteOptions {
     /// it can write beside each other, not beside one that does: stamps and instants stay in order,
     /// but nobody tells the others' waiters. Default: true.
     pub exclusive: bool,
+    /// Whether a database that is older than the note beside it says is opened all the same.
+    /// Fences then leap over what was dealt before; keys that came since may run again. Default:
+    /// false.
+    pub accept_older: bool,
 }
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        Self { durability: SqliteDurability::Full, readers: 2, exclusive: true }
+        let durability = SqliteDurability::Full;
+        Self { durability, readers: 2, exclusive: true, accept_older: false }
     }
 }
 
@@ -91,7 +97,7 @@ pub struct SqliteStore {
     /// The last record whose lease is granted anew, when the machine was started again since.
     leases_anew: Option<Rev>,
     /// None when the store was opened to look at it.
-    writer: Option<Sender<writer::Message>>,
+    writer: Option<Sender<inbox::Message>>,
     running: Mutex<Running>,
 }
 
@@ -101,19 +107,6 @@ struct Running {
     threads: Vec<JoinHandle<()>>,
     /// Ends once every thread has.
     ended: Option<mpsc::Receiver<()>>,
-}
-
-/// The file, as long as the writer has it. However that ends, memory tells nothing from then on:
-/// others may write.
-struct Hold {
-    shared: Arc<Shared>,
-    _lock: open::Lock,
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.shared.young.doubt();
-    }
 }
 
 /// What the threads share.
@@ -172,7 +165,7 @@ impl SqliteStore {
         reading: Reading,
     ) -> Result<Self, StoreError> {
         let clock = |last| StoreClock::going_on(last, reading);
-        Self::open_for_writing(path.as_ref(), options, clock, disk)
+        Self::open_for_writing(path.as_ref(), options, clock, start::disk)
     }
 
     /// As [`SqliteStore::open`], on a clock that a test moves.
@@ -184,25 +177,7 @@ impl SqliteStore {
         options: SqliteOptions,
         clock: StoreClock,
     ) -> Result<Self, StoreError> {
-        Self::open_for_writing(path.as_ref(), options, |_| clock, disk)
-    }
-
-    /// Opens a store to look at it while a server holds it: no lock, no writes.
-    ///
-    /// # Errors
-    /// [`StoreError::Open`], which says what is wrong and what to do.
-    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self, StoreError> {
-        let path = path.as_ref();
-        let first = open::look(path)?;
-        let last = Meta::at_open(&first, path)?.last();
-        let clock = StoreClock::going_on(last, Reading::now());
-        let options = SqliteOptions { readers: 1, exclusive: false, ..SqliteOptions::default() };
-        let mut store = Self::new(path, options, clock, last.now);
-        let (ended, end) = mpsc::channel(1);
-        store.shared.sync.hold_nothing();
-        store.spawn_reader(first, 0, ended)?;
-        store.running().ended = Some(end);
-        Ok(store)
+        Self::open_for_writing(path.as_ref(), options, |_| clock, start::disk)
     }
 
     /// Says in the lock file, which only its owner can read, how this process can be reached. Call
@@ -226,134 +201,6 @@ impl SqliteStore {
         migrate::VERSION
     }
 
-    fn open_for_writing(
-        path: &Path,
-        options: SqliteOptions,
-        clock: impl FnOnce(Last) -> StoreClock,
-        disk: impl FnOnce(File) -> Box<sync::Disk>,
-    ) -> Result<Self, StoreError> {
-        open::check_place(path)?;
-        let lock = open::lock(path, options.exclusive)?;
-        let mut connection = open::prepare(path)?;
-        let meta = Meta::at_open(&connection, path)?;
-        let readers = options.readers.max(1);
-        let mut store = Self::new(path, options, clock(meta.last()), meta.now);
-        store.leases_anew = (!store.shared.clock.goes_on()).then_some(Rev(meta.stamp));
-        let (ended, end) = mpsc::channel(1);
-        for number in 0..readers {
-            store.spawn_reader(open::reader(path)?, number, ended.clone())?;
-        }
-        let log = store.log.clone();
-        log.count_pages(&mut connection).map_err(|error| open::refused(path, &error))?;
-        own::guard(&mut connection, &store.shared).map_err(|error| open::refused(path, &error))?;
-        let copier = (log.clone(), open::copier(path)?);
-        store.spawn("onceward-sqlite-checkpoint".into(), ended.clone(), move || {
-            copier.0.run(&copier.1);
-        })?;
-        let (shared, names) = (store.shared.clone(), open::reader(path)?);
-        // Before anybody can ask.
-        store.shared.notices.check_names(true);
-        let place = path.to_path_buf();
-        store.spawn("onceward-sqlite-known".into(), ended.clone(), move || {
-            let check = Check::new(&shared.notices, &place);
-            shared.known.run(&names, check, || shared.sync.seen());
-        })?;
-        let (sender, inbox) = channel();
-        let shared = store.shared.clone();
-        let writer =
-            writer::Writer::new(path.to_path_buf(), shared.clone(), log, (sender.clone(), inbox));
-        // From here on whatever fails drops the store, which has to be able to stop the writer.
-        store.writer = Some(sender);
-        shared.sync.join();
-        let hold = Hold { shared: shared.clone(), _lock: lock };
-        store.spawn("onceward-sqlite-writer".into(), ended.clone(), move || {
-            writer.run(connection);
-            shared.sync.leave();
-            // Let go of by the writer itself: nobody may open the file before it has ended.
-            drop(hold);
-        })?;
-        match store.durability {
-            Durability::Full => store.spawn_sync(disk(open::log(path)?), ended)?,
-            Durability::Weak(_) | Durability::None => store.shared.sync.hold_nothing(),
-        }
-        let mut running = store.running();
-        running.ended = Some(end);
-        drop(running);
-        Ok(store)
-    }
-
-    fn new(path: &Path, options: SqliteOptions, clock: StoreClock, floor: At) -> Self {
-        let durability = match options.durability {
-            SqliteDurability::Full => Durability::Full,
-            SqliteDurability::WalNormal => Durability::Weak("wal-normal"),
-        };
-        let shared = Shared {
-            clock,
-            floor: AtomicU64::new(floor.0),
-            closed: AtomicBool::new(false),
-            own_sql: AtomicBool::new(false),
-            sync: sync::Sync::default(),
-            waiting: AtomicUsize::new(0),
-            young: young::Young::default(),
-            known: known::Known::default(),
-            places: places::Places::default(),
-            exclusive: options.exclusive,
-            notices: notices::Notices::default(),
-        };
-        Self {
-            path: path.to_path_buf(),
-            durability,
-            shared: Arc::new(shared),
-            queue: Arc::new(reader::Queue::new(options.readers.max(1))),
-            log: Arc::default(),
-            leases_anew: None,
-            writer: None,
-            running: Mutex::default(),
-        }
-    }
-
-    fn spawn_reader(
-        &mut self,
-        connection: Connection,
-        number: usize,
-        ended: mpsc::Sender<()>,
-    ) -> Result<(), StoreError> {
-        let (shared, queue) = (self.shared.clone(), self.queue.clone());
-        let name = format!("onceward-sqlite-reader-{number}");
-        shared.sync.join();
-        self.spawn(name, ended, move || {
-            reader::run(&connection, &shared, &queue);
-            shared.sync.leave();
-        })
-    }
-
-    fn spawn_sync(
-        &mut self,
-        log: Box<sync::Disk>,
-        ended: mpsc::Sender<()>,
-    ) -> Result<(), StoreError> {
-        let shared = self.shared.clone();
-        self.spawn("onceward-sqlite-sync".into(), ended, move || shared.sync.run(&*log))
-    }
-
-    fn spawn(
-        &mut self,
-        name: String,
-        ended: mpsc::Sender<()>,
-        body: impl FnOnce() + Send + 'static,
-    ) -> Result<(), StoreError> {
-        let thread = std::thread::Builder::new().name(name).spawn(move || {
-            body();
-            // Dropped last of all, so that whoever waits for it finds every file closed.
-            drop(ended);
-        });
-        let thread = thread.map_err(|error| {
-            StoreError::Open(format!("a thread of the store can't be started: {error}"))
-        })?;
-        self.running().threads.push(thread);
-        Ok(())
-    }
-
     fn running(&self) -> std::sync::MutexGuard<'_, Running> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -363,7 +210,7 @@ impl SqliteStore {
         self.shared.closed.store(true, Ordering::SeqCst);
         if let Some(writer) = &self.writer {
             // A writer that is gone has nothing left to finish.
-            let _ = writer.send(writer::Message::Stop);
+            let _ = writer.send(inbox::Message::Stop);
         }
         self.queue.close();
         self.shared.known.stop();
@@ -375,7 +222,7 @@ impl SqliteStore {
     }
 
     /// Hands something to the writer; it answers every call that it takes.
-    fn send(&self, call: writer::Call) -> Result<(), StoreError> {
+    fn send(&self, call: inbox::Call) -> Result<(), StoreError> {
         self.check_open()?;
         let what = "writing through a store that was opened read-only";
         let unsupported = StoreError::Unsupported { store: "sqlite", what };
@@ -383,7 +230,7 @@ impl SqliteStore {
         self.shared.sync.answer_here();
         // Counted before it can be counted out.
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-        writer.send(writer::Message::Commit(call)).map_err(|_| self.closed())
+        writer.send(inbox::Message::Commit(call)).map_err(|_| self.closed())
     }
 
     /// The answer to a look for records of which none is there, when memory alone can tell: most
@@ -417,11 +264,6 @@ fn cut_short() -> StoreError {
     StoreError::Unknown("the writer ended before it answered".into())
 }
 
-/// The log on a real disk.
-fn disk(log: File) -> Box<sync::Disk> {
-    Box::new(move || log.sync_data())
-}
-
 impl Store for SqliteStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -436,10 +278,6 @@ impl Store for SqliteStore {
             leases_anew: self.leases_anew,
             warnings: Vec::new(),
         }
-    }
-
-    fn standing(&self) -> Standing {
-        self.shared.notices.standing()
     }
 
     fn load(&self, reads: Vec<Read>) -> StoreFuture<'_, Loaded> {
@@ -463,7 +301,7 @@ impl Store for SqliteStore {
                 batch.validate()?;
             }
             let (reply, answer) = oneshot::channel();
-            self.send(writer::Call::Group { group, reply })?;
+            self.send(inbox::Call::Group { group, reply })?;
             answer.await.unwrap_or_else(|_| Err(cut_short()))
         })
     }
@@ -471,7 +309,7 @@ impl Store for SqliteStore {
     fn commit_one(self: Arc<Self>, batch: Arc<Batch>) -> StoreFuture<'static, Answer> {
         let (reply, answer) = oneshot::channel();
         let valid = batch.validate().map_err(StoreError::from);
-        let sent = valid.and_then(|()| self.send(writer::Call::One { batch, reply }));
+        let sent = valid.and_then(|()| self.send(inbox::Call::One { batch, reply }));
         Box::pin(async move {
             sent?;
             answer.await.unwrap_or_else(|_| Err(cut_short()))
@@ -481,7 +319,7 @@ impl Store for SqliteStore {
     fn commit_own(&self, group: Vec<Arc<dyn OwnSql>>) -> StoreFuture<'_, Committed> {
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
-            self.send(writer::Call::Own { group, reply })?;
+            self.send(inbox::Call::Own { group, reply })?;
             answer.await.unwrap_or_else(|_| Err(cut_short()))
         })
     }
@@ -501,6 +339,22 @@ impl Store for SqliteStore {
         Box::pin(async {
             Err(StoreError::Unsupported { store: "sqlite", what: "watching for changes" })
         })
+    }
+
+    fn scrub(&self) -> StoreFuture<'_, bool> {
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            let Some(writer) = &self.writer else { return Ok(true) };
+            // Whoever closes the store meanwhile cuts the log as well.
+            writer.send(inbox::Message::Scrub(reply)).map_err(|_| self.closed())?;
+            Ok(answer.await.unwrap_or(false))
+        })
+    }
+
+    fn standing(&self) -> Standing {
+        let mut standing = self.shared.notices.standing();
+        standing.alarms.extend(self.shared.sync.broken());
+        standing
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

@@ -12,18 +12,32 @@ use super::super::{NamesCheck, Standing};
 pub(super) enum Matter {
     /// The opening could not read what it has to.
     Unread,
+    /// What the opening found in the log.
+    Log,
     /// Names of keys were changed or lost.
     Names,
     /// Names of marks were changed or lost.
     Marks,
+    /// Stamps may be dealt twice.
+    Stamps,
     /// There are more names than are checked.
     Unchecked,
+    /// The file is older than its note, and was opened all the same.
+    Older,
+    /// The note itself.
+    Note,
+    /// Other names of the file.
+    Links,
+    /// What was erased is not out of the log yet.
+    Erased,
+    /// The log is longer than it should be.
+    Length,
 }
 
 impl Matter {
     /// Whether something was lost, or may have been.
     fn is_alarm(self) -> bool {
-        matches!(self, Self::Unread | Self::Names | Self::Marks)
+        matches!(self, Self::Unread | Self::Log | Self::Names | Self::Marks | Self::Stamps)
     }
 }
 
@@ -37,6 +51,11 @@ pub(super) struct Notices {
 impl Notices {
     pub(super) fn say(&self, matter: Matter, sentence: String) {
         self.locked().insert(matter, sentence);
+    }
+
+    /// The matter is settled.
+    pub(super) fn settle(&self, matter: Matter) {
+        self.locked().remove(&matter);
     }
 
     /// Whether names are being checked, from now on.

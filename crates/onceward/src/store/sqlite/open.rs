@@ -4,17 +4,21 @@
 //! database, another program's, locked, read-only, too new. Nothing is written to a foreign file.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Error, ErrorCode, OpenFlags};
 
 use super::super::StoreError;
+use super::inode::FileId;
 use super::migrate::{self, APPLICATION_ID};
+use super::reach::{self, Reached};
 
 /// How long a connection waits for another process's write, when the file is shared.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Page cache of the writer: what it touches again and again is the inner pages of every index and
 /// the ends of every table. A larger one is slower, because SQLite walks through all of it at each
 /// commit that has split a page.
@@ -25,10 +29,9 @@ const READER_CACHE_KIB: i64 = 16 * 1024;
 const READER_MMAP_BYTES: i64 = 1 << 34;
 /// A write-ahead log larger than this is cut down after a checkpoint; up to this it is reused,
 /// because overwriting a file is far cheaper to sync than growing it.
-const WAL_KEPT_BYTES: i64 = 256 << 20;
+const WAL_KEPT_BYTES: i64 = 64 << 20;
 
 /// Who may read and write the files that a store makes: its owner.
-#[cfg(unix)]
 const OWNER_ONLY: u32 = 0o600;
 
 /// The lock against a second server, let go of when it is dropped.
@@ -72,8 +75,8 @@ pub(super) fn lock(path: &Path, exclusive: bool) -> Result<Lock, StoreError> {
             let holder = text.lines().next().filter(|line| !line.is_empty());
             let holder = holder.unwrap_or("another process");
             Err(StoreError::Open(format!(
-                "the database {} is in use by process {holder}, which holds {}; stop it, or open \
-                 the store read-only to look at it",
+                "the database {} is in use by process {holder}, which holds {}; stop it first \
+                 (what only looks at a store works beside it)",
                 path.display(),
                 lock_path.display()
             )))
@@ -102,7 +105,8 @@ impl std::fmt::Debug for Announced {
 
 /// Writes into the lock file how the process that holds it, this one, can be reached.
 pub(super) fn announce(path: &Path, announced: &Announced) -> io::Result<()> {
-    let mut file = open_lock(&beside(path, ".lock"), false)?;
+    let path = place(path).map_err(io::Error::other)?;
+    let mut file = open_lock(&beside(&path, ".lock"), false)?;
     only_for_us(&file)?;
     file.set_len(0)?;
     let (id, Announced { server, token }) = (std::process::id(), announced);
@@ -111,7 +115,7 @@ pub(super) fn announce(path: &Path, announced: &Announced) -> io::Result<()> {
 
 /// How the process that holds the lock now can be reached, if it said so.
 pub(super) fn announced(path: &Path) -> Option<Announced> {
-    let mut file = open_lock(&beside(path, ".lock"), false).ok()?;
+    let mut file = open_lock(&beside(&place(path).ok()?, ".lock"), false).ok()?;
     if !matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
         // Nobody holds it alone: what it says is of an earlier run.
         return None;
@@ -124,22 +128,39 @@ pub(super) fn announced(path: &Path) -> Option<Announced> {
 
 /// The lock file is readable by its owner only: it may hold a token.
 fn open_lock(lock_path: &Path, create: bool) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(create).truncate(false);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, OWNER_ONLY);
-    options.open(lock_path)
+    open_ours(lock_path, create)
 }
 
-#[cfg(unix)]
+/// Opens a file that lies beside the database, and makes it if that is wanted. It is written to
+/// without a look at what is in it, so it has to be what it is taken for: a plain file of ours
+/// under its own name, no link to another one.
+pub(super) fn open_ours(path: &Path, make: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(OWNER_ONLY);
+    if make {
+        match options.clone().create_new(true).open(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            made => return made,
+        }
+    }
+    let refused = |what| Err(io::Error::other(format!("it is {what}; move it away")));
+    let named = path.symlink_metadata()?;
+    if !named.is_file() {
+        return refused("no plain file, perhaps a link");
+    }
+    if named.uid() != rustix::process::geteuid().as_raw() {
+        return refused("another user's");
+    }
+    let file = options.open(path)?;
+    if FileId::of(&file.metadata()?) != FileId::of(&named) {
+        return refused("replaced by somebody right now");
+    }
+    Ok(file)
+}
+
 fn only_for_us(file: &File) -> io::Result<()> {
     // One that an earlier version made may be readable by others.
-    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(OWNER_ONLY))
-}
-
-#[cfg(not(unix))]
-fn only_for_us(_: &File) -> io::Result<()> {
-    Ok(())
+    file.set_permissions(PermissionsExt::from_mode(OWNER_ONLY))
 }
 
 fn read_lock(file: &mut File) -> String {
@@ -151,25 +172,32 @@ fn read_lock(file: &mut File) -> String {
 
 /// Makes a file that is not there yet readable by its owner only: it holds a secret and people's
 /// payloads. SQLite gives the log beside it the same mode. A file that is there keeps its own.
-fn create_for_us(path: &Path) {
+pub(super) fn create_for_us(path: &Path) {
     let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, OWNER_ONLY);
+    options.write(true).create_new(true).mode(OWNER_ONLY);
     // Whatever is wrong with the place is told by SQLite, which opens it next.
     let _ = options.open(path);
 }
 
-/// Opens the file for writing and brings its schema up to date.
-pub(super) fn prepare(path: &Path) -> Result<Connection, StoreError> {
-    create_for_us(path);
-    let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | CREATE)
-        .map_err(|error| refused(path, &error))?;
+/// Opens the file for writing and brings its schema up to date, once `judge` has nothing against
+/// what it has reached. Until then nothing is changed in it.
+pub(super) fn prepare(
+    path: &Path,
+    judge: impl FnOnce(Option<Reached>) -> Result<(), StoreError>,
+) -> Result<Connection, StoreError> {
+    let failed = |error: Error| refused(path, &error);
+    let mut connection =
+        connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | CREATE).map_err(failed)?;
+    // Closed by the last one, a log is copied into the database.
+    let kept = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+    connection.set_db_config(kept, true).map_err(failed)?;
     check_ours(&connection, path)?;
     if connection.is_readonly("main").unwrap_or(false) {
         return Err(read_only(path));
     }
-    configure_writer(&connection).map_err(|error| refused(path, &error))?;
+    judge(reach::reached(&connection).map_err(failed)?)?;
+    connection.set_db_config(kept, false).map_err(failed)?;
+    configure_writer(&connection).map_err(failed)?;
     migrate::migrate(&mut connection, path)?;
     Ok(connection)
 }
@@ -245,7 +273,23 @@ fn configure_writer(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
     connection.pragma_update_and_check(None, "journal_size_limit", WAL_KEPT_BYTES, |_| Ok(()))?;
+    // What is deleted is overwritten: erased means gone.
+    connection.pragma_update_and_check(None, "secure_delete", true, |_| Ok(()))?;
     Ok(())
+}
+
+/// The file itself, where its path is a symbolic link: lock, log and note lie beside it, where SQLite
+/// looks for them.
+pub(super) fn place(path: &Path) -> Result<PathBuf, StoreError> {
+    if !path.is_symlink() {
+        return Ok(path.to_path_buf());
+    }
+    path.canonicalize().map_err(|error| {
+        StoreError::Open(format!(
+            "{} is a symbolic link that leads nowhere ({error}); make its target, or remove it",
+            path.display()
+        ))
+    })
 }
 
 /// Whether there can be a database at this path.
@@ -286,7 +330,7 @@ fn check_ours(connection: &Connection, path: &Path) -> Result<(), StoreError> {
 
 fn read_only(path: &Path) -> StoreError {
     StoreError::Open(format!(
-        "the database {} is read-only; make it writable, or open the store read-only",
+        "the database {} is read-only; make it writable (what only looks at a store needs no more)",
         path.display()
     ))
 }

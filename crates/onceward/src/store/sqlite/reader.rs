@@ -63,6 +63,11 @@ impl Queue {
         Self { state: Mutex::new(state), ready: Condvar::new() }
     }
 
+    /// How many readers share it.
+    pub(super) fn readers(&self) -> usize {
+        self.locked().readers
+    }
+
     /// Lets a call wait. Says whether there is anyone to answer it.
     pub(super) fn push(&self, call: Call) -> bool {
         let mut state = self.locked();

@@ -42,6 +42,7 @@ statements! {
     TOKEN_AT = "token_at",
     PURGE_TOKENS = "purge_tokens",
     READ_META = "read_meta",
+    READ_REACHED = "read_reached",
     WRITE_META = "write_meta",
     LIST_RECORDS = "list_records",
     LIST_RECORDS_OF_TENANT = "list_records_of_tenant",

@@ -17,7 +17,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::super::{Committed, Loaded, Page, StoreError};
-use super::writer::Message;
+use super::inbox::Message;
 
 /// Brings the log to the disk: what was written before it began is there when it ends.
 pub(super) type Disk = dyn Fn() -> io::Result<()> + Send;
@@ -138,6 +138,16 @@ impl Sync {
         took > 0 && idle && begun.elapsed() >= Duration::from_nanos(took)
     }
 
+    /// Nothing is made durable from now on, and why: the first reason counts.
+    pub(super) fn give_up(&self, why: String) {
+        self.locked().broken.get_or_insert(why);
+    }
+
+    /// The last commit that is on the disk.
+    pub(super) fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
     /// Why nothing can be committed any more, if so.
     pub(super) fn broken(&self) -> Option<String> {
         self.locked().broken.clone()
@@ -170,9 +180,15 @@ impl Sync {
                         self.took.store(took.max(1), Ordering::Relaxed);
                         self.durable.store(written, Ordering::Release);
                     }
-                    Err(error) => broken = Some(error.to_string()),
+                    Err(error) => {
+                        broken = Some(format!(
+                            "the log can't be synced: {error}; close the store and look at the disk"
+                        ));
+                    }
                 }
-                self.locked().broken.clone_from(&broken);
+                if let Some(why) = &broken {
+                    self.give_up(why.clone());
+                }
             }
             let mut early = Vec::new();
             let mut told = Told(Vec::with_capacity(answers.len()));
@@ -251,14 +267,15 @@ impl Answer {
         }
     }
 
-    /// Tells that the disk failed: a commit may or may not be there.
+    /// Tells that nothing can be made durable: a commit may or may not be there.
     fn fail(self, why: &str) {
-        let why = format!("the log can't be synced: {why}; close the store and look at the disk");
+        let (unknown, nothing) =
+            (StoreError::Unknown(why.into()), StoreError::NotApplied(why.into()));
         match self {
-            Self::Commit((to, Ok(_))) => drop(to.send(Err(StoreError::Unknown(why)))),
-            Self::One((to, Ok(_))) => drop(to.send(Err(StoreError::Unknown(why)))),
-            Self::Load((to, Ok(_))) => drop(to.send(Err(StoreError::NotApplied(why)))),
-            Self::List((to, Ok(_))) => drop(to.send(Err(StoreError::NotApplied(why)))),
+            Self::Commit((to, Ok(_))) => drop(to.send(Err(unknown))),
+            Self::One((to, Ok(_))) => drop(to.send(Err(unknown))),
+            Self::Load((to, Ok(_))) => drop(to.send(Err(nothing))),
+            Self::List((to, Ok(_))) => drop(to.send(Err(nothing))),
             failed => failed.send(),
         }
     }

@@ -16,15 +16,15 @@ use std::time::Instant;
 
 use onceward_core::batch::{Answer, Batch};
 use rusqlite::{Connection, Statement};
-use tokio::sync::oneshot;
 
-use super::super::{Committed, StoreError};
+use super::super::StoreError;
 use super::apply::Writes;
-use super::checkpoint::Log;
+use super::checkpoint::{self, Log};
 use super::failure::Failure;
+use super::inbox::{Asked, Call, Inbox, Message, SCRUB_PATIENCE, SCRUB_WITHIN, Work, not_applied};
 use super::notices::Matter;
 use super::own::{self, OwnSql};
-use super::{Shared, open, sync};
+use super::{Shared, open};
 
 /// Most batches in one transaction: further groups wait for the next.
 pub(super) const GROUP_MAX: usize = 256;
@@ -32,75 +32,12 @@ pub(super) const GROUP_MAX: usize = 256;
 /// Why a group of the caller's own SQL is applied one by one.
 const LOST: &str = "what the caller's SQL was run for was refused after all";
 
-type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
-
-/// What is asked for, and where its answer goes.
-pub(super) enum Call {
-    /// Batches that came together.
-    Group { group: Vec<Arc<Batch>>, reply: Reply<Committed> },
-    /// A batch.
-    One { batch: Arc<Batch>, reply: Reply<Answer> },
-    /// The caller's own SQL and the batches that it makes, each on its own.
-    Own { group: Vec<Arc<dyn OwnSql>>, reply: Reply<Committed> },
-}
-
-impl Call {
-    /// How many answers it takes.
-    fn len(&self) -> usize {
-        match self {
-            Self::Group { group, .. } => group.len(),
-            Self::Own { group, .. } => group.len(),
-            Self::One { .. } => 1,
-        }
-    }
-
-    /// Its answer, made of the next of all answers.
-    fn answered(self, answers: &mut impl Iterator<Item = Answer>) -> sync::Answer {
-        let missing = || StoreError::Unknown("the writer left out an answer".into());
-        let count = self.len();
-        match self {
-            Self::Group { reply, .. } | Self::Own { reply, .. } => {
-                let answers = answers.take(count).collect();
-                sync::Answer::Commit((reply, Ok(Committed { answers })))
-            }
-            Self::One { reply, .. } => {
-                sync::Answer::One((reply, answers.next().ok_or_else(missing)))
-            }
-        }
-    }
-
-    /// Tells that it failed. Whoever asked may have gone away meanwhile.
-    fn fail(self, error: StoreError) {
-        match self {
-            Self::Group { reply, .. } | Self::Own { reply, .. } => drop(reply.send(Err(error))),
-            Self::One { reply, .. } => drop(reply.send(Err(error))),
-        }
-    }
-}
-
-/// What the writer is told.
-pub(super) enum Message {
-    Commit(Call),
-    /// A sync of the log begins; said when the writer asked for it.
-    Syncing,
-    Stop,
-}
-
 /// The writer's side of the channel and what it needs to open its connection anew.
 pub(super) struct Writer {
     path: PathBuf,
     shared: Arc<Shared>,
     log: Arc<Log>,
     inbox: Inbox,
-}
-
-/// Calls that wait.
-struct Inbox {
-    messages: Receiver<Message>,
-    /// Where whoever syncs the log tells that it begins.
-    own: Sender<Message>,
-    shared: Arc<Shared>,
-    stopped: bool,
 }
 
 /// How a transaction failed.
@@ -140,29 +77,33 @@ impl Writer {
         log: Arc<Log>,
         (own, messages): (Sender<Message>, Receiver<Message>),
     ) -> Self {
-        let inbox = Inbox { messages, own, shared: shared.clone(), stopped: false };
+        let asked = Asked::default();
+        let inbox = Inbox { messages, own, shared: shared.clone(), asked, stopped: false };
         Self { path, shared, log, inbox }
     }
 
     /// Serves until it is told to stop. Opens the connection anew after errors that may have
-    /// left it in doubt; while that fails, calls are answered with the reason.
-    pub(super) fn run(mut self, first: Connection) {
+    /// left it in doubt; while that fails, calls are answered with the reason. Hands back the
+    /// connection, if it is as it should be.
+    pub(super) fn run(mut self, first: Connection) -> Option<Connection> {
         self.remember(&first);
         let mut connection = Some(first);
-        while let Some(call) = self.inbox.next() {
+        while let Some(work) = self.inbox.next() {
             if let Some(why) = self.shared.sync.broken() {
-                not_applied(call, &format!("the log could not be synced: {why}"));
+                work.refuse(&why);
+                self.inbox.asked = Asked::default();
                 continue;
             }
             match connection.take().map_or_else(|| self.reopen(), Ok) {
                 Ok(opened) => {
-                    if self.serve(&opened, call) {
+                    if self.serve(&opened, work) {
                         connection = Some(opened);
                     }
                 }
                 Err(error) => {
-                    let mut calls = vec![call];
+                    let mut calls: Vec<_> = work.call().into_iter().collect();
                     self.inbox.add_all(&mut calls);
+                    self.inbox.asked.put_off();
                     calls.into_iter().for_each(|call| not_applied(call, &error));
                 }
             }
@@ -173,6 +114,7 @@ impl Writer {
                 not_applied(call, &"the store is closed");
             }
         }
+        connection
     }
 
     /// Reads the names of the young records, so that reads need not look through all of them until
@@ -204,20 +146,26 @@ impl Writer {
         Ok(connection)
     }
 
-    /// Applies calls on one connection until told to stop (true) or until it is in doubt (false).
-    fn serve(&mut self, connection: &Connection, first: Call) -> bool {
+    /// Works on one connection until told to stop (true) or until it is in doubt (false).
+    fn serve(&mut self, connection: &Connection, first: Work) -> bool {
         let mut session = match Session::new(connection, self.shared.clone()) {
             Ok(session) => session,
             Err(error) => {
-                not_applied(first, &error);
+                first.refuse(&error);
+                self.inbox.asked.put_off();
                 return false;
             }
         };
         let mut next = Some(first);
-        while let Some(call) = next {
-            session.answer(call, &mut self.inbox);
-            let tended = self.log.tend(connection);
-            if session.in_doubt || tended.is_err() || self.shared.sync.broken().is_some() {
+        while let Some(work) = next {
+            if let Some(why) = self.shared.sync.broken() {
+                work.refuse(&why);
+                return !session.in_doubt;
+            }
+            if let Work::Call(call) = work {
+                session.answer(call, &mut self.inbox);
+            }
+            if self.tend(connection).is_err() || session.in_doubt {
                 return false;
             }
             next = self.inbox.next();
@@ -225,61 +173,45 @@ impl Writer {
         self.inbox.stopped = true;
         true
     }
-}
 
-impl Inbox {
-    /// Waits for a call. None when there is none to come.
-    fn next(&mut self) -> Option<Call> {
-        while !self.stopped {
-            match self.messages.recv() {
-                Ok(Message::Commit(call)) => return Some(self.take(call)),
-                Ok(Message::Syncing) => {}
-                Ok(Message::Stop) | Err(_) => self.stopped = true,
-            }
+    /// Looks after the log, between two groups.
+    fn tend(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        let tended = self.log.tend(connection, &self.shared.notices);
+        let taken = match std::mem::take(&mut self.inbox.asked.note) {
+            true => self.log.take(connection, self.shared.sync.seen()),
+            false => Ok(()),
+        };
+        tended.and(taken).and(self.scrub(connection))
+    }
+
+    /// Cuts the log, if someone has erased something and nobody keeps it.
+    fn scrub(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        let asked = &mut self.inbox.asked;
+        if asked.scrub_at.is_none_or(|at| at > Instant::now()) {
+            return Ok(());
         }
-        None
-    }
-
-    /// Adds all calls that wait: what has just failed for one would fail for each of them, and
-    /// perhaps take as long.
-    fn add_all(&mut self, calls: &mut Vec<Call>) {
-        while let Ok(message) = self.messages.try_recv() {
-            match message {
-                Message::Commit(call) => calls.push(self.take(call)),
-                Message::Syncing => {}
-                Message::Stop => self.stopped = true,
-            }
+        let folded = checkpoint::fold(connection, SCRUB_PATIENCE);
+        if matches!(folded, Ok(true)) {
+            asked.scrubbed();
+            self.shared.notices.settle(Matter::Erased);
+            return Ok(());
         }
-    }
-
-    /// A further call for the open transaction: one that waits, or one that comes as long as the
-    /// commit would only wait for another.
-    fn more(&mut self) -> Option<Call> {
-        while !self.stopped {
-            let message = match self.messages.try_recv() {
-                Err(_) if !self.shared.sync.is_busy(&self.own) => return None,
-                Err(_) => self.messages.recv().unwrap_or(Message::Stop),
-                Ok(message) => message,
-            };
-            match message {
-                Message::Commit(call) => return Some(self.take(call)),
-                Message::Syncing => {}
-                Message::Stop => self.stopped = true,
-            }
+        let late = asked.put_off();
+        if asked.scrubs.is_empty() {
+            self.shared.notices.say(
+                Matter::Erased,
+                format!(
+                    "what was erased still stands in the log of {}: it can't be cut, perhaps \
+                     because someone has been reading the database for more than {} s. It is \
+                     tried on; end what reads, or stop the server, and it is gone",
+                    self.path.display(),
+                    SCRUB_WITHIN.as_secs()
+                ),
+            );
         }
-        None
+        drop(late);
+        folded.map(drop)
     }
-
-    /// Counts a call as one that waits no longer.
-    fn take(&self, call: Call) -> Call {
-        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-        call
-    }
-}
-
-/// Tells a call that nothing was done, and why.
-fn not_applied(call: Call, why: &impl std::fmt::Display) {
-    call.fail(StoreError::NotApplied(why.to_string()));
 }
 
 /// The writer on one connection.
