@@ -197,6 +197,10 @@ pub(crate) struct Serve {
     /// and printed once.
     #[arg(long, value_name = "TOKEN", env = "ONCEWARD_ADMIN_TOKEN", hide_env_values = true)]
     pub(crate) admin_token: Option<String>,
+    /// Opens a SQLite database that is older than the note beside it says, for once: keys that came
+    /// since then run again. Default: off.
+    #[arg(long, env = "ONCEWARD_ACCEPT_OLDER", value_parser = switch)]
+    pub(crate) accept_older: bool,
 }
 
 /// How to show the reference services.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use onceward::engine::Engine;
 use onceward::http::{PermitText, Routes};
-use onceward::store::sqlite::{Announced, SqliteStore};
+use onceward::store::sqlite::{Announced, SqliteOptions, SqliteStore};
 use onceward::worker::{Context, Event, Happened, JobError, Worker};
 use serde_json::json;
 
@@ -24,6 +24,7 @@ use crate::cli::{Common, Serve};
 use crate::commands::ends::unknown_ends;
 use crate::config::Config;
 use crate::config::route::RouteSection;
+use crate::config::sections::Create;
 use crate::failure::Failure;
 use crate::gateway::settings::{Limits, Times, TlsFiles, Upstream};
 use crate::gateway::{Gateway, Settings, ready};
@@ -59,7 +60,12 @@ pub(crate) async fn serve(common: &Common, args: &Serve, out: &Out) -> Result<()
         ready::clear_left(path)?;
     }
     let url = StoreUrl::parse(&config.store.url)?;
-    let store = url.open_with(Access::Create, config.sqlite_options()).await?;
+    let access = match config.store.create {
+        Create::Auto => Access::Create,
+        Create::Never => Access::Write,
+    };
+    let options = SqliteOptions { accept_older: args.accept_older, ..config.sqlite_options() };
+    let store = url.open_with(access, options).await?;
     if let Some(path) = &config.server.ready_file {
         // The store is ours now.
         ready::clear(path)?;

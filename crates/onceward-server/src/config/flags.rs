@@ -27,6 +27,9 @@ pub(crate) struct Flags {
     /// Writes addresses and process id there once everything accepts connections. Default: none.
     #[arg(long, value_name = "PATH", env = "ONCEWARD_READY_FILE")]
     pub(crate) ready_file: Option<String>,
+    /// Whether a SQLite database that is not there is made (auto) or missed (never). Default: auto.
+    #[arg(long, value_name = "WHEN", env = "ONCEWARD_CREATE")]
+    pub(crate) create: Option<String>,
     /// Who asks: authorization, header, jwt, principals or single. Default: authorization.
     #[arg(long, value_name = "SOURCE", env = "ONCEWARD_IDENTITY")]
     pub(crate) identity: Option<String>,
@@ -88,6 +91,7 @@ impl Flags {
         let mut set = Setter(reading);
         set.put("--store", &self.store, &mut store.url);
         set.put("--cache", &self.cache, &mut cache.url);
+        set.put("--create", &self.create, &mut store.create);
         set.put("--upstream", &self.upstream, &mut server.upstream);
         set.put("--listen", &self.listen, &mut server.listen);
         set.put("--admin", &self.admin, &mut server.admin);

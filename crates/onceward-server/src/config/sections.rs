@@ -65,6 +65,17 @@ pub(crate) enum Durability {
 
 words! { Durability { "full" => Durability::Full, "wal-normal" => Durability::WalNormal } }
 
+/// Whether a database that is not there is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Create {
+    /// If need be.
+    Auto,
+    /// Never: it has to be there.
+    Never,
+}
+
+words! { Create { "auto" => Create::Auto, "never" => Create::Never } }
+
 section! {
     /// Where keys, outcomes and the audit are kept.
     Store {
@@ -74,6 +85,9 @@ section! {
         /// What survives a power loss: everything that was acknowledged (full), or all but the
         /// last moments before it (wal-normal), which health and log show.
         durability: Durability = Durability::Full;
+        /// Whether a SQLite database that is not there is made (auto), or a server does not start
+        /// without one (never): a folder that is not mounted is then no new, empty store.
+        create: Create = Create::Auto;
         /// How often outcomes past their retention and keys past their remembrance are dropped.
         sweep_every: Span = Span::hours(1);
         /// How long a request waits for the store, beside the `wait` of its route, before it is
