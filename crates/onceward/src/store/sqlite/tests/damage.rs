@@ -24,8 +24,12 @@ use crate::engine::{Engine, Take};
 
 const NOW: At = At(1_800_000_000_000);
 /// Nothing is killed and no power is lost, so nothing has to wait for the disk.
-const OPTIONS: SqliteOptions =
-    SqliteOptions { durability: SqliteDurability::WalNormal, readers: 1, exclusive: true };
+const OPTIONS: SqliteOptions = SqliteOptions {
+    durability: SqliteDurability::WalNormal,
+    readers: 1,
+    exclusive: true,
+    accept_older: false,
+};
 /// Bytes of a file, at most.
 const BYTES_MAX: usize = 64 * 1024;
 /// Bytes of which a bit is flipped when nobody asks for all.
