@@ -1,9 +1,9 @@
 //! The embedded store: one SQLite file, one writer thread, a few reader threads.
 //!
 //! What was answered survives a power loss: each answer waits until the write-ahead log is on the
-//! disk (`sync.rs`). After a clean stop all of it is in the one file. The file is locked against a second server, because stamps, instants and the
-//! engine's waiters live in one process. Everything that it answers, it answers as the memory store
-//! does.
+//! disk (`sync.rs`). After a clean stop all of it is in the one file. The file is locked against a
+//! second server, because stamps, instants and the engine's waiters live in one process. Everything
+//! that it answers, it answers as the memory store does.
 
 mod apply;
 mod check;

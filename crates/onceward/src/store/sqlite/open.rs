@@ -278,8 +278,8 @@ fn configure_writer(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The file itself, where its path is a symbolic link: lock, log and note lie beside it, where SQLite
-/// looks for them.
+/// The file itself, where its path is a symbolic link: lock, log and note lie beside it, where
+/// SQLite looks for them.
 pub(super) fn place(path: &Path) -> Result<PathBuf, StoreError> {
     if !path.is_symlink() {
         return Ok(path.to_path_buf());

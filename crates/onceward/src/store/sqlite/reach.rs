@@ -147,7 +147,8 @@ impl NoteFile {
     pub(super) fn write(&mut self, note: Note) -> io::Result<()> {
         let number = self.number + 1;
         reach(Point::BeforeNote);
-        self.file.write_all_at(&note.encode(number), PLACES[usize::from(number % 2 == 0)])?;
+        self.file
+            .write_all_at(&note.encode(number), PLACES[usize::from(number.is_multiple_of(2))])?;
         reach(Point::NoteWritten);
         self.file.sync_data()?;
         (self.number, self.noted) = (number, Some(note));
