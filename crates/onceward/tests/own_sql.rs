@@ -14,7 +14,8 @@ use common::*;
 use onceward::core::decide::{Change, Completion, Effects, NewJob, Verdict};
 use onceward::core::fingerprint::fingerprint_bytes;
 use onceward::core::guard::{Guard, Rule};
-use onceward::core::record::{Body, State};
+use onceward::core::outcome_policy::{Said, Statuses, ending};
+use onceward::core::record::{Body, OnAbandoned, State};
 use onceward::engine::{Engine, EngineError, OnceVerdict, OwnSqlError, Take};
 use onceward::store::sqlite::{SqliteOptions, SqliteStore};
 use onceward::store::{AuditFilter, Items, List, StoreError};
@@ -106,6 +107,48 @@ async fn a21_row_key_outcome_audit_and_job_commit_together() {
     assert_eq!(place.engine.get(&subject("a")).await.unwrap().unwrap().value, bytes("document"));
     let take = Take { queue: "mail".into(), owner: "w".into(), max: 9, lease_ms: None };
     assert_eq!(place.engine.take(&take).await.unwrap().len(), 1);
+}
+
+/// Every status, before and after the row, and a panic: what is not stored is taken back with the
+/// row, and the key is free, whatever the policy says of ends that nobody knows.
+#[tokio::test]
+async fn h5_in_ones_own_transaction_what_is_not_stored_has_not_happened() {
+    let place = Place::new();
+    let statuses = (200..600).step_by(3).map(Some).chain([None]);
+    for (number, status) in statuses.enumerate() {
+        for (on_abandoned, before) in
+            [(OnAbandoned::Hold, true), (OnAbandoned::Hold, false), (OnAbandoned::Rerun, true)]
+        {
+            let id = format!("{number}-{on_abandoned:?}-{before}");
+            let mut claim = claim(&id, "p");
+            claim.terms.on_abandoned = on_abandoned;
+            let row = id.clone();
+            let fails = move |sql: &Connection| -> Result<Completion, u16> {
+                if before {
+                    sql.execute("INSERT INTO rows VALUES (?1)", [&row]).unwrap();
+                }
+                let status = status.expect("a panic is one of its ends");
+                let said = Said { status, ..Said::default() };
+                match ending(&said, &Statuses::default()).is_stored() {
+                    true => Ok(outcome("first")),
+                    false => Err(status),
+                }
+            };
+            let first = place.engine.run_once_with(&claim, fails).await;
+            let again = place.engine.run_once_with(&claim, insert(&format!("{id} again"))).await;
+            let rows = place.rows().into_iter().filter(|row| row.starts_with(&id)).count();
+            match (first, again.unwrap()) {
+                (Ok(_), OnceVerdict::Not(verdict)) => {
+                    assert_eq!((replayed(verdict), rows), ("first".into(), usize::from(before)));
+                }
+                (Err(OwnSqlError::Caller(_) | OwnSqlError::Panicked(_)), again) => {
+                    assert!(matches!(again, OnceVerdict::Ran { .. }), "{id}: {again:?}");
+                    assert_eq!(rows, 1, "{status:?}: the first row was taken back");
+                }
+                other => panic!("{status:?}: {other:?}"),
+            }
+        }
+    }
 }
 
 #[tokio::test]

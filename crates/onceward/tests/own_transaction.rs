@@ -25,7 +25,8 @@ use std::time::{Duration, Instant};
 use onceward::core::decide::{Claim, Completion, Effects, NewJob, Verdict};
 use onceward::core::fingerprint::fingerprint_bytes;
 use onceward::core::key::{Key, Kind};
-use onceward::core::record::State;
+use onceward::core::outcome_policy::{Said, Statuses, ending};
+use onceward::core::record::{OnAbandoned, State};
 use onceward::engine::{Begun, Engine, EngineError, EngineOptions, OnceVerdict, Open, Take};
 use onceward::store::StoreError;
 use onceward::store::postgres::{OwnTransactions, PostgresOptions, PostgresStore};
@@ -175,6 +176,46 @@ async fn i11_work_that_is_given_up_leaves_nothing() {
     // The connection can be used on, and the key is free.
     let ran = order(&shop.engine, &shop.own, &mut client, "k", &shop.insert("k")).await.unwrap();
     assert!(matches!(ran, OnceVerdict::Ran { .. }));
+    shop.end().await;
+}
+
+/// As in SQLite: an end that would be unknown elsewhere is none here, because it is rolled back.
+#[tokio::test]
+async fn h5_in_ones_own_transaction_what_is_not_stored_has_not_happened() {
+    let shop = Shop::new("own_ends").await;
+    let mut client = shop.client().await;
+    for status in [201, 401, 404, 408, 500, 502, 503, 504] {
+        for (on_abandoned, dropped) in [(OnAbandoned::Hold, true), (OnAbandoned::Rerun, false)] {
+            let id = format!("{status}-{on_abandoned:?}");
+            let mut claim = claim_of(&id);
+            claim.terms.on_abandoned = on_abandoned;
+            let before = shop.orders().await;
+            let said = Said { status, ..Said::default() };
+            let stored = ending(&said, &Statuses::default()).is_stored();
+            for attempt in [1, 2] {
+                let begun = shop.engine.begin_once(&shop.own, &mut client, &claim).await.unwrap();
+                let open = match begun {
+                    Begun::Open(open) => open,
+                    Begun::Not(verdict) => {
+                        assert!(matches!(verdict, Verdict::Replay(_)), "{id}: {verdict:?}");
+                        assert!(attempt == 2 && stored, "{id}");
+                        continue;
+                    }
+                };
+                open.client().batch_execute(&shop.insert(&id)).await.unwrap();
+                if stored || attempt == 2 {
+                    open.complete(&Completion::new(b"said"[..].into())).await.unwrap();
+                } else if dropped {
+                    // As a panic leaves it.
+                    drop(open);
+                } else {
+                    open.abandon().await.unwrap();
+                }
+                let done = u64::from(stored || attempt == 2);
+                assert_eq!(shop.orders().await, before + done.cast_signed(), "{id}");
+            }
+        }
+    }
     shop.end().await;
 }
 

@@ -18,7 +18,9 @@ mod support;
 use onceward::core::audit::Entry;
 use onceward::core::batch::{Answer, Condition, Write};
 use onceward::core::key::{Key, Kind, Subject};
+use onceward::core::outcome_policy::{Said, Statuses, ending};
 use onceward::core::record::{Body, FenceWrite, State, Time};
+use onceward::http::{Code, Dialect, Refusal};
 use onceward::store::postgres::{PostgresOptions, PostgresStore, Weakness};
 use onceward::store::{AuditFilter, Durability, Items, List, Store, StoreError};
 use support::*;
@@ -410,8 +412,20 @@ async fn mixed_tenants_in_a_group_are_answered_each_on_their_own() {
 
 /// A permit as the server writes it; the proof at its end is not what SQL looks at.
 async fn permit_text(place: &Place, key: &Key, fence: u64) -> String {
-    let mut bytes = vec![1];
+    permit_under(place, key, fence, &Statuses::default()).await
+}
+
+/// The same, of a route that moves statuses.
+async fn permit_under(place: &Place, key: &Key, fence: u64, moved: &Statuses) -> String {
+    let is_moved = *moved != Statuses::default();
+    let mut bytes = vec![1 + u8::from(is_moved)];
     bytes.extend_from_slice(&fence.to_be_bytes());
+    if is_moved {
+        for list in [&moved.stored, &moved.released] {
+            bytes.push(u8::try_from(list.len()).unwrap());
+            list.iter().for_each(|status| bytes.extend_from_slice(&status.to_be_bytes()));
+        }
+    }
     bytes.extend_from_slice(key.to_string().as_bytes());
     bytes.extend_from_slice(&[7; 32]);
     let encode = "SELECT translate(encode($1::bytea, 'base64'), E'+/=\n', '-_')";
@@ -553,6 +567,84 @@ async fn a12_what_an_app_records_is_judged_as_what_the_gateway_records() {
         let refused = app.query_one(&format!("SELECT complete({large})"), &[&permit]).await;
         let refused = refused.unwrap_err();
         assert_eq!(refused.code(), Some(&SqlState::PROGRAM_LIMIT_EXCEEDED), "{large}");
+    }
+    place.remove().await;
+}
+
+/// Headers and a body, and what the program reads of them.
+type Told = ((&'static str, String), Said);
+
+/// Answers of every kind that may be told from another: by a header, by a problem, as a refusal.
+fn told() -> Vec<Told> {
+    let problem = r#"{"content-type": "Application/Problem+JSON ;charset=utf-8"}"#;
+    let retryable = Said { retryable: true, ..Said::default() };
+    let mut told = vec![
+        (("{}", "said".to_string()), Said::default()),
+        ((r#"{"retry-after": 1}"#, String::new()), Said { retry_after: true, ..Said::default() }),
+        ((problem, r#"{"retryable": true}"#.into()), retryable),
+        ((problem, r#"{"retryable": "true"}"#.into()), Said::default()),
+        ((problem, r#"{"a": {"retryable": true}}"#.into()), Said::default()),
+        ((problem, r#"[{"retryable": true}]"#.into()), Said::default()),
+        ((problem, "{".into()), Said::default()),
+        ((problem, "[".repeat(60_000)), Said::default()),
+        (
+            (problem, format!(r#"{{"retryable": true, "a": "{}"}}"#, "x".repeat(70_000))),
+            Said::default(),
+        ),
+        (
+            (r#"{"content-type": "application/json"}"#, r#"{"retryable": true}"#.into()),
+            Said::default(),
+        ),
+        ((problem, r#"{"type": "about:blank", "code": "auth.required"}"#.into()), Said::default()),
+        ((problem, r#"{"type": "urn:x:a.b", "code": "a.b"}"#.into()), Said::default()),
+    ];
+    for code in Code::ALL {
+        for dialect in [Dialect::Standard, Dialect::Planning] {
+            let refusal = dialect.speaker().refuse(&Refusal::new(code, "no"), "");
+            let body = String::from_utf8(refusal.into_body().to_vec()).unwrap();
+            let retryable = code.meaning().retryable;
+            let said = Said { refusal: !code.is_outcome(), retryable, ..Said::default() };
+            told.push(((problem, body), said));
+        }
+    }
+    told
+}
+
+#[tokio::test]
+async fn h3_what_an_app_may_record_is_what_the_gateway_would_store() {
+    let place = Place::new("moved").await;
+    let store = place.store().await;
+    let moved = Statuses { stored: vec![401, 409, 500], released: vec![404, 422, 502] };
+    let judge = "SELECT status, is_stored($1, status, $2::text::jsonb, $3)
+        FROM generate_series(200, 599) AS status";
+    let judge = place.sql.prepare(judge).await.unwrap();
+    for moved in [&Statuses::default(), &moved] {
+        let permit = permit_under(&place, &key_of("acme", "k"), 1, moved).await;
+        for ((headers, body), said) in told() {
+            let judged = place.sql.query(&judge, &[&permit, &headers, &body.as_bytes()]).await;
+            for row in judged.unwrap() {
+                let status = u16::try_from(row.get::<_, i32>(0)).unwrap();
+                // A 5xx went wrong, whatever its body says.
+                let mut said = Said { status, ..said };
+                said.retryable &= status < 500;
+                said.refusal &= status < 500;
+                let expected = ending(&said, moved).is_stored();
+                assert_eq!(row.get::<_, bool>(1), expected, "{said:?} {moved:?} {body:.200}");
+            }
+        }
+    }
+    // And that is what completes.
+    let app = app(&place).await;
+    for (status, is_recorded) in [(500, true), (502, false), (404, false), (400, true)] {
+        let key = key_of("acme", &format!("moved-{status}"));
+        let fence = applied(&commit(&store, &claim(&key)).await).first.unwrap().1.unwrap();
+        let permit = permit_under(&place, &key, fence.0, &moved).await;
+        let complete = format!("SELECT complete($1, {status}, 'x'::text)");
+        let ended = app.query_one(&complete, &[&permit]).await;
+        assert_eq!(ended.is_ok(), is_recorded, "{status}: {ended:?}");
+        let state = find(&store, &key).await.unwrap().stored.record.state;
+        let expected = if is_recorded { State::Done } else { State::Running };
+        assert_eq!(state, expected, "{status}");
     }
     place.remove().await;
 }

@@ -17,6 +17,7 @@ mod cases;
 mod client;
 mod crash;
 mod damage;
+mod ends;
 mod examples;
 mod frozen;
 mod full_disk;
