@@ -18,6 +18,7 @@ pub mod header_key;
 mod json;
 pub mod key;
 pub mod limits;
+pub mod mask;
 pub mod note;
 pub mod outcome_policy;
 pub mod patch;

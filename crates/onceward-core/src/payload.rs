@@ -32,6 +32,9 @@ const KIND_NONE: u8 = 0;
 const KIND_HASHED: u8 = 1;
 const KIND_FULL: u8 = 2;
 
+/// The kind under which a masked value is hashed: no leaf has it.
+const MASKED_VALUE: u8 = 255;
+
 /// How much of a payload is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum KeepPayload {
@@ -218,6 +221,11 @@ pub(crate) fn leaf_hash(
 /// The keyed hash of a body that has no leaves.
 pub(crate) fn bytes_hash(key: &[u8; 32], bytes: &[u8]) -> [u8; LEAF_HASH_BYTES] {
     keyed_hash(key, 2, "", bytes)
+}
+
+/// The keyed hash of a masked member's value, which stands in its place.
+pub(crate) fn masked_hash(key: &[u8; 32], name: &[u8], value: &[u8]) -> [u8; LEAF_HASH_BYTES] {
+    keyed_hash(key, MASKED_VALUE, &String::from_utf8_lossy(name), value)
 }
 
 /// The key comes first and has a fixed length; only eight bytes are kept, so that nobody can go on

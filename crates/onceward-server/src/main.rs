@@ -18,6 +18,7 @@ mod failure;
 mod gateway;
 mod identity;
 mod logs;
+mod masks;
 mod metrics;
 mod open;
 mod open_files;

@@ -31,7 +31,7 @@ pub(crate) use audit::VerifyAnswer;
 pub(crate) use auth::{Principal, Principals, Reach};
 pub(crate) use auth::{check_strength, new_token, operator};
 pub(crate) use health::Health;
-pub(crate) use opaque::Keys;
+pub(crate) use opaque::{Keys, reference};
 pub(crate) use openapi::document;
 pub(crate) use serve::{serve, serve_router};
 
@@ -49,6 +49,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::identity::seal_key;
+use crate::masks::Masks;
 use crate::metrics::Metrics;
 use lockout::Lockouts;
 use problem::Problem;
@@ -88,13 +89,16 @@ struct Inner {
     options: AdminOptions,
     keys: Keys,
     lockouts: Lockouts,
+    masks: Masks,
 }
 
 impl AdminState {
     /// A state over these.
     pub(crate) fn new(options: AdminOptions) -> Self {
         let keys = Keys::new(&options.secret);
-        Self(Arc::new(Inner { options, keys, lockouts: Lockouts::default() }))
+        let routes = options.door.as_ref().map(|door| Masks::of_routes(door.routes()));
+        let (lockouts, masks) = (Lockouts::default(), routes.unwrap_or_default());
+        Self(Arc::new(Inner { options, keys, lockouts, masks }))
     }
 
     fn engine(&self) -> &Engine {
@@ -112,6 +116,10 @@ impl AdminState {
 
     fn principals(&self) -> &Principals {
         &self.0.options.principals
+    }
+
+    fn masks(&self) -> &Masks {
+        &self.0.masks
     }
 
     fn lockouts(&self) -> &Lockouts {

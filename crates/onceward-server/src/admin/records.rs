@@ -140,7 +140,8 @@ impl Field for ResolveAs {
 /// A page of a list.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct PageAnswer {
-    /// What was found.
+    /// What was found. Records have `ref`, which `/v1/records/{ref}` takes, and `key_hash`, under
+    /// which audit and log know their key.
     #[schema(value_type = Vec<Object>)]
     pub(crate) items: Vec<Value>,
     /// Where the next page starts; null when this was the last.
@@ -224,17 +225,12 @@ async fn page_of_records(state: &AdminState, wanted: Wanted) -> Result<Response,
         engine.list(what, after, limit).await.map_err(Problem::from)
     };
     let found = find(list, &wanted).await?;
-    let items = found.records.iter().map(|record| {
-        let mut item = record_json(record, found.now);
-        item["ref"] = value!(reference(&record.key));
-        item
-    });
-    let items = items.collect();
+    let items = found.records.iter().map(|record| record_json(record, found.now)).collect();
     let next = found.next.as_ref().map(cursor);
     Ok(json(StatusCode::OK, &PageAnswer { items, next }))
 }
 
-/// Shows everything that is known of one record.
+/// Shows everything that is known of one record: outcome and payload with masked values hidden.
 #[utoipa::path(
     get, path = "/v1/records/{ref}", tag = "records",
     params(("ref" = String, Path, description = "A record's ref, or its key, percent-encoded")),
@@ -252,8 +248,7 @@ pub(crate) async fn show(
     let key = referred(&text, &who)?;
     let (now, found) = state.engine().look_at(&key).await?;
     let found = found.ok_or_else(absent)?;
-    let mut record = found_json(&found, now);
-    record["ref"] = value!(reference(&key));
+    let record = found_json(&found, now, state.masks().of(&key));
     Ok(about(json(StatusCode::OK, &record), &key, "shown"))
 }
 

@@ -5,6 +5,7 @@ mod claims;
 mod discovery;
 mod gone;
 mod jobs;
+mod masks;
 mod records;
 mod tokens;
 

@@ -14,8 +14,9 @@ use onceward_core::text::escape;
 use serde_json::json;
 
 use super::{by_hand, keys, writing};
-use crate::cli::{Dead, DeadDiscard, DeadList, DeadOnes, DeadWhich};
+use crate::cli::{Common, Dead, DeadDiscard, DeadList, DeadOnes, DeadWhich};
 use crate::failure::Failure;
+use crate::masks::Masks;
 use crate::open::StoreUrl;
 use crate::output::{Out, plain_line};
 
@@ -34,10 +35,14 @@ pub(crate) struct Decided {
 }
 
 /// Runs a command about dead letters.
-pub(crate) async fn run(command: &Dead, url: &StoreUrl, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn run(
+    command: &Dead,
+    (url, common): (&StoreUrl, &Common),
+    out: &Out,
+) -> Result<(), Failure> {
     match command {
         Dead::List(args) => keys::print(url, wanted(args), out).await,
-        Dead::Show { key } => keys::show(url, key, out).await,
+        Dead::Show { key } => keys::show(url, key, &Masks::of_config(common)?, out).await,
         Dead::Retry(args) => {
             let resolution = Resolution::Rerun { force: args.force };
             decide(url, &args.ones, &resolution, "may run again", out).await

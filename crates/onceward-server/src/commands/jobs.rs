@@ -7,13 +7,18 @@ use onceward_core::key::Kind;
 use serde_json::json;
 
 use super::{by_hand, keys, writing};
-use crate::cli::{Jobs, QueueArgs};
+use crate::cli::{Common, Jobs, QueueArgs};
 use crate::failure::Failure;
+use crate::masks::Masks;
 use crate::open::StoreUrl;
 use crate::output::{Out, plain_line};
 
 /// Runs a command about jobs.
-pub(crate) async fn run(command: &Jobs, url: &StoreUrl, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn run(
+    command: &Jobs,
+    (url, common): (&StoreUrl, &Common),
+    out: &Out,
+) -> Result<(), Failure> {
     match command {
         Jobs::List(args) => {
             let wanted = keys::Wanted {
@@ -26,7 +31,7 @@ pub(crate) async fn run(command: &Jobs, url: &StoreUrl, out: &Out) -> Result<(),
             };
             keys::print(url, wanted, out).await
         }
-        Jobs::Show { key } => keys::show(url, key, out).await,
+        Jobs::Show { key } => keys::show(url, key, &Masks::of_config(common)?, out).await,
         Jobs::Pause(args) => set_paused(url, args, true, out).await,
         Jobs::Resume(args) => set_paused(url, args, false, out).await,
     }

@@ -29,6 +29,7 @@ use crate::bench;
 use crate::cli::{Actor, Audit, Bench, Command, Common, Keys};
 use crate::demo;
 use crate::failure::Failure;
+use crate::masks::Masks;
 use crate::open::{Access, StoreUrl};
 use crate::output::Out;
 use crate::remote::{self, Asked, Remote};
@@ -74,14 +75,16 @@ async fn directly(
 ) -> Result<(), Failure> {
     match command {
         Command::Keys(Keys::List(args)) => keys::list(url, args, out).await,
-        Command::Keys(Keys::Show { key }) => keys::show(url, key, out).await,
+        Command::Keys(Keys::Show { key }) => {
+            keys::show(url, key, &Masks::of_config(common)?, out).await
+        }
         Command::Keys(Keys::Resolve(args)) => keys::resolve(url, args, out).await,
         Command::Keys(Keys::Erase { key, yes, actor }) => {
             let cache = common.shared_cache()?;
             keys::erase((url, cache.as_ref()), key, *yes, actor, out).await
         }
-        Command::Jobs(command) => jobs::run(command, url, out).await,
-        Command::Dead(command) => dead::run(command, url, out).await,
+        Command::Jobs(command) => jobs::run(command, (url, common), out).await,
+        Command::Dead(command) => dead::run(command, (url, common), out).await,
         Command::Audit(Audit::List(args)) => audit::list(url, args, out).await,
         Command::Audit(Audit::Export(args)) => audit::export(url, args, out).await,
         Command::Audit(Audit::Verify { tenant }) => {

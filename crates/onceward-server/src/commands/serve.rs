@@ -32,7 +32,7 @@ use crate::identity::{self, PERMITS, Secret, Signs};
 use crate::logs;
 use crate::metrics::Metrics;
 use crate::open::{Access, StoreUrl};
-use crate::open_files;
+use crate::open_files::Shares;
 use crate::output::Out;
 use crate::signals::Signals;
 use crate::upkeep::Upkeep;
@@ -116,11 +116,11 @@ impl Server<'_> {
             }
         }
         let door = Arc::new(door);
-        if let Some(allowed) = open_files::too_few_for(config.limits.connections) {
+        let (clients, wanted) = (Shares::now().clients, config.limits.connections);
+        if clients < wanted as usize {
             health.warn(format!(
-                "only {allowed} files may be open: too few for [limits] connections = {}; raise \
-                 `ulimit -n` or lower it",
-                config.limits.connections
+                "so few files may be open that {clients} clients can be connected at once, not \
+                 [limits] connections = {wanted}; raise `ulimit -n` or lower it"
             ));
         }
         let admin = |address: &str| {

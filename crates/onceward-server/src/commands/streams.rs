@@ -7,6 +7,8 @@ use std::sync::Arc;
 use comfy_table::Cell;
 use onceward::engine::{Engine, EngineError};
 use onceward::events::{Event, EventStore, EventsError, Objects, Place, Stream};
+use onceward_core::diff::default_mask;
+use onceward_core::mask::mask_shown;
 use onceward_reference::ontology::Settings;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -252,7 +254,8 @@ fn print_lines(events: &[(Place, Event)], out: &Out) -> Result<(), Failure> {
 /// The beginning of a payload, on one line.
 fn payload_line(event: &Event) -> String {
     const SHOWN: usize = 60;
-    let text = String::from_utf8_lossy(&event.payload);
+    let shown = mask_shown(&event.payload, &default_mask());
+    let text = String::from_utf8_lossy(&shown);
     let cut: String = text.chars().take(SHOWN).collect();
     let dots = if text.chars().count() > SHOWN { "…" } else { "" };
     format!("{}{dots}", plain_line(&cut))

@@ -15,6 +15,7 @@ use onceward_core::record::Record;
 use onceward_core::stamp::At;
 use serde_json::{Value, json};
 
+use crate::admin::reference;
 use crate::failure::Failure;
 use crate::open::StoreUrl;
 use crate::times::rfc3339;
@@ -33,7 +34,9 @@ pub(crate) fn record_json(record: &Record, now: At) -> Value {
     let within: Vec<_> = key.within_parts().collect();
     let at = |at: Option<At>| at.map(rfc3339);
     json!({
+        "ref": reference(key),
         "key": key.to_string(),
+        "key_hash": &**key.hash_hex(),
         "tenant": key.tenant(),
         "kind": key.kind().as_str(),
         "scope": key.scope(),

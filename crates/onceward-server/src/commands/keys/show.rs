@@ -1,9 +1,10 @@
 //! `onceward keys show`: every field of one record, with its outcome and what is kept of its
-//! payload.
+//! payload, masked.
 
 use onceward::store::{Fact, Found, Read};
 use onceward_core::guard::{Guard, Rule};
 use onceward_core::key::{Key, Kind};
+use onceward_core::mask::mask_shown;
 use onceward_core::payload::KeptPayload;
 use onceward_core::record::{OnAbandoned, OnDead, Record, Terms};
 use onceward_core::stamp::At;
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use super::{absent, record_json};
 use crate::commands::reading;
 use crate::failure::Failure;
+use crate::masks::{Masks, masked_outcome};
 use crate::open::StoreUrl;
 use crate::output::{Out, hex, plain, plain_line};
 use crate::times::{relative, rfc3339, span};
@@ -22,7 +24,12 @@ const SHOWN_BYTES: usize = 4_096;
 const HEX_HEAD_BYTES: usize = 32;
 
 /// Shows a record.
-pub(crate) async fn show(url: &StoreUrl, key: &Key, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn show(
+    url: &StoreUrl,
+    key: &Key,
+    masks: &Masks,
+    out: &Out,
+) -> Result<(), Failure> {
     let read = Read::Record { key: key.clone(), payload: true };
     let loaded = reading(url, |store| async move { Ok(store.load(vec![read]).await?) }).await?;
     let now = loaded.now;
@@ -30,14 +37,15 @@ pub(crate) async fn show(url: &StoreUrl, key: &Key, out: &Out) -> Result<(), Fai
         return Err(Failure::failed("store.corrupt", "the store answered another read"));
     };
     let found = found.ok_or_else(|| absent(key, url))?;
+    let mask = masks.of(key);
     if out.is_json() {
-        return out.print_json(&found_json(&found, now));
+        return out.print_json(&found_json(&found, now, mask));
     }
-    out.print(&out.fields(&fields(&found, now)))
+    out.print(&out.fields(&fields(&found, now, mask)))
 }
 
-/// A record with its outcome and payload, for programs.
-pub(crate) fn found_json(found: &Found, now: At) -> Value {
+/// A record with its outcome and payload, for programs. These members of both are hidden.
+pub(crate) fn found_json(found: &Found, now: At, mask: &[String]) -> Value {
     let record = &found.stored.record;
     let mut value = record_json(record, now);
     value["attempt_id"] = json!(record.attempt_id.as_deref());
@@ -56,14 +64,17 @@ pub(crate) fn found_json(found: &Found, now: At) -> Value {
         "request_id": record.trace.request_id.as_deref(),
         "correlation_id": record.trace.correlation_id.as_deref(),
     });
-    value["outcome"] = json!(found.stored.outcome.as_deref().map(body_json));
+    let outcome = found.stored.outcome.as_deref();
+    value["outcome"] = json!(outcome.map(|bytes| body_json(bytes, &masked_outcome(bytes, mask))));
     if let (Value::Object(outcome), Some(digest)) = (&mut value["outcome"], record.outcome) {
         outcome.insert("digest".into(), digest.to_string().into());
     }
     value["payload"] = json!(found.payload.as_deref().map(|bytes| match kept(record, bytes) {
-        Kept::Job => json!({ "kept": "full", "body": body_json(bytes) }),
+        Kept::Job => json!({ "kept": "full", "body": masked_json(bytes, mask) }),
         Kept::Of(KeptPayload::None) => json!({ "kept": "none" }),
-        Kept::Of(KeptPayload::Full(body)) => json!({ "kept": "full", "body": body_json(&body) }),
+        Kept::Of(KeptPayload::Full(body)) => {
+            json!({ "kept": "full", "body": masked_json(&body, mask) })
+        }
         Kept::Of(KeptPayload::Hashed(leaves)) => json!({
             "kept": "hashed",
             "pointers": leaves.leaves().iter().map(|(pointer, _)| pointer).collect::<Vec<_>>(),
@@ -74,15 +85,19 @@ pub(crate) fn found_json(found: &Found, now: At) -> Value {
     value
 }
 
-/// A body for programs: text if it is UTF-8, otherwise hexadecimal.
-fn body_json(bytes: &[u8]) -> Value {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => json!({ "bytes": bytes.len(), "text": text }),
-        Err(_) => json!({ "bytes": bytes.len(), "hex": hex(bytes) }),
+fn masked_json(bytes: &[u8], mask: &[String]) -> Value {
+    body_json(bytes, &mask_shown(bytes, mask))
+}
+
+/// A body for programs: what may be shown of it as text if it is UTF-8, otherwise hexadecimal.
+fn body_json(stored: &[u8], shown: &[u8]) -> Value {
+    match std::str::from_utf8(shown) {
+        Ok(text) => json!({ "bytes": stored.len(), "text": text }),
+        Err(_) => json!({ "bytes": stored.len(), "hex": hex(shown) }),
     }
 }
 
-fn fields(found: &Found, now: At) -> Vec<(&'static str, String)> {
+fn fields(found: &Found, now: At, mask: &[String]) -> Vec<(&'static str, String)> {
     let record = &found.stored.record;
     let mut fields = Vec::new();
     let mut add = |name, value: Option<String>| fields.extend(value.map(|value| (name, value)));
@@ -112,9 +127,10 @@ fn fields(found: &Found, now: At) -> Vec<(&'static str, String)> {
     add("actor", text(&record.trace.actor));
     add("request id", text(&record.trace.request_id));
     add("correlation id", text(&record.trace.correlation_id));
-    add("payload", found.payload.as_deref().map(|bytes| payload_text(record, bytes)));
+    add("payload", found.payload.as_deref().map(|bytes| payload_text(record, bytes, mask)));
     add("outcome digest", record.outcome.map(|digest| digest.to_string()));
-    add("outcome", found.stored.outcome.as_deref().map(body_text));
+    let outcome = found.stored.outcome.as_deref();
+    add("outcome", outcome.map(|bytes| body_text(&masked_outcome(bytes, mask))));
     fields
 }
 
@@ -198,11 +214,13 @@ fn kept(record: &Record, bytes: &[u8]) -> Kept {
     }
 }
 
-fn payload_text(record: &Record, bytes: &[u8]) -> String {
+fn payload_text(record: &Record, bytes: &[u8], mask: &[String]) -> String {
     match kept(record, bytes) {
-        Kept::Job => body_text(bytes),
+        Kept::Job => body_text(&mask_shown(bytes, mask)),
         Kept::Of(KeptPayload::None) => "nothing is kept".into(),
-        Kept::Of(KeptPayload::Full(body)) => format!("kept in full: {}", body_text(&body)),
+        Kept::Of(KeptPayload::Full(body)) => {
+            format!("kept in full: {}", body_text(&mask_shown(&body, mask)))
+        }
         Kept::Of(KeptPayload::Hashed(leaves)) => {
             let more = if leaves.truncated() { ", truncated" } else { "" };
             format!("kept as {} hashed leaves{more}", leaves.leaves().len())

@@ -1,0 +1,174 @@
+//! Masked values: what is hidden of a stored body before it is kept in full, and wherever one is
+//! shown.
+//!
+//! Rule: the value of a member whose name is masked is hidden as a whole, at whatever depth. What
+//! is kept has a keyed hash in its place, so that a later payload can be told from it; what is
+//! shown has nothing. Which names are masked is the policy's to say.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::canonical::{Arrays, CanonicalError, Form, MASKED, is_masked};
+use crate::json::{Node, Tape};
+use crate::payload::masked_hash;
+
+/// A canonical body as it is kept: masked values are hashes under this key. None when it has no
+/// masked member.
+///
+/// # Errors
+/// When the body is not canonical JSON.
+pub fn mask_kept(
+    canonical: &[u8],
+    mask: &[String],
+    arrays: Arrays,
+    key: &[u8; 32],
+) -> Result<Option<Vec<u8>>, CanonicalError> {
+    let tape = Tape::parse(canonical)?;
+    let hidden = hidden(&tape, mask);
+    if hidden.is_empty() {
+        return Ok(None);
+    }
+    let masked = spliced(canonical, &hidden, |member| {
+        let value = &canonical[member.value.clone()];
+        let hash = masked_hash(key, &member.name, value);
+        let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("\"***{digits}\"")
+    });
+    // Items may stand in another order now.
+    let form = Form { ignore: &[], mask: &[], arrays, skip: Vec::new() };
+    form.document(&Tape::parse(&masked)?).map(Some)
+}
+
+/// A stored body as people may see it. One that is no JSON with one meaning is hidden as a whole
+/// when a masked name seems to have a value in it.
+#[must_use]
+pub fn mask_shown<'b>(stored: &'b [u8], mask: &[String]) -> Cow<'b, [u8]> {
+    let Ok(tape) = Tape::parse(stored) else {
+        let named = mask.iter().any(|name| has_value(stored, name.as_bytes()));
+        return if named { Cow::Borrowed(b"***") } else { Cow::Borrowed(stored) };
+    };
+    match hidden(&tape, mask) {
+        hidden if hidden.is_empty() => Cow::Borrowed(stored),
+        hidden => Cow::Owned(spliced(stored, &hidden, |_| MASKED.into())),
+    }
+}
+
+/// A member whose value is hidden.
+struct Hidden {
+    name: Vec<u8>,
+    value: Range<usize>,
+}
+
+/// The masked members of a document, in the order in which they stand in it.
+fn hidden(tape: &Tape<'_>, mask: &[String]) -> Vec<Hidden> {
+    let mut found = Vec::new();
+    if !mask.is_empty() {
+        find(tape, 0, mask, &mut found);
+    }
+    found.sort_by_key(|member| member.value.start);
+    found
+}
+
+/// Recursion ends at `MAX_JSON_DEPTH`.
+fn find(tape: &Tape<'_>, at: usize, mask: &[String], found: &mut Vec<Hidden>) {
+    match tape.node(at) {
+        Node::Object { .. } => {
+            for key in tape.members(at) {
+                let name = tape.text_bytes(key);
+                if is_masked(mask, name) {
+                    let (name, value) = (name.to_vec(), tape.source_range(key + 1));
+                    found.push(Hidden { name, value });
+                } else {
+                    find(tape, key + 1, mask, found);
+                }
+            }
+        }
+        Node::Array { .. } => tape.items(at).for_each(|item| find(tape, item, mask, found)),
+        _ => {}
+    }
+}
+
+fn spliced(body: &[u8], hidden: &[Hidden], shown: impl Fn(&Hidden) -> String) -> Vec<u8> {
+    let mut out = Vec::with_capacity(body.len());
+    let mut from = 0;
+    for member in hidden {
+        out.extend_from_slice(&body[from..member.value.start]);
+        out.extend_from_slice(shown(member).as_bytes());
+        from = member.value.end;
+    }
+    out.extend_from_slice(&body[from..]);
+    out
+}
+
+/// Whether a name stands in a text with something behind it that starts a value: `name=`, `name:`,
+/// `"name"`, `<name>`. Of a text that nobody can read, more is hidden rather than less.
+fn has_value(text: &[u8], name: &[u8]) -> bool {
+    !name.is_empty()
+        && text.windows(name.len() + 1).any(|window| {
+            let (found, behind) = window.split_at(name.len());
+            found.eq_ignore_ascii_case(name) && b"=:>\"'".contains(&behind[0])
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diff::default_mask;
+
+    const KEY: [u8; 32] = [7; 32];
+
+    #[test]
+    fn m5_masked_values_are_hidden_at_any_depth_and_the_rest_stays_as_it_is() {
+        let shown = |text: &str| {
+            let shown = mask_shown(text.as_bytes(), &default_mask()).into_owned();
+            String::from_utf8(shown).unwrap()
+        };
+        for (stored, expected) in [
+            (r#"{"a": 1.50, "b":"x"}"#, r#"{"a": 1.50, "b":"x"}"#),
+            (r#"{"card_number":"4242","a": 1}"#, r#"{"card_number":"***","a": 1}"#),
+            (r#"{"z":[{"PassWord":{"deep":[1]}}], "cvc":7}"#, {
+                r#"{"z":[{"PassWord":"***"}], "cvc":"***"}"#
+            }),
+            (r#"[{"token":null},{"b":{"secret":true}}]"#, {
+                r#"[{"token":"***"},{"b":{"secret":"***"}}]"#
+            }),
+            (r#""password""#, r#""password""#),
+            ("it says: invalid token", "it says: invalid token"),
+            // Nobody can tell what a reader makes of these.
+            (r#"{"password":"a","password":"b"}"#, "***"),
+            ("name=ada&Password=hunter2", "***"),
+            ("<secret>x</secret>", "***"),
+            ("", ""),
+        ] {
+            assert_eq!(shown(stored), expected, "{stored}");
+        }
+        let long = format!("{{\"a\":1e400,\"cvc\":{}}}", 123);
+        assert_eq!(shown(&long), "***");
+        assert_eq!(mask_shown(b"\xff\xfe", &default_mask()), &b"\xff\xfe"[..]);
+        assert_eq!(mask_shown(br#"{"cvc":1}"#, &[]), &br#"{"cvc":1}"#[..]);
+    }
+
+    #[test]
+    fn m5_what_is_kept_tells_values_apart_and_holds_none() {
+        let kept = |text: &str| mask_kept(text.as_bytes(), &default_mask(), Arrays::Ordered, &KEY);
+        assert_eq!(kept(r#"{"a":1}"#).unwrap(), None);
+        let one = kept(r#"{"a":1,"cvc":"123"}"#).unwrap().unwrap();
+        let text = String::from_utf8(one.clone()).unwrap();
+        assert!(text.starts_with(r#"{"a":1,"cvc":"***"#) && !text.contains("123\""), "{text}");
+        assert_eq!(text.len(), r#"{"a":1,"cvc":"***0123456789abcdef"}"#.len());
+        assert_eq!(kept(r#"{"a":1,"cvc":"123"}"#).unwrap().unwrap(), one);
+        for other in [r#"{"a":1,"cvc":"124"}"#, r#"{"a":1,"cvc":123}"#, r#"{"a":1,"token":"123"}"#]
+        {
+            assert_ne!(kept(other).unwrap().unwrap(), one, "{other}");
+        }
+        let other_key =
+            mask_kept(br#"{"a":1,"cvc":"123"}"#, &default_mask(), Arrays::Ordered, &[8; 32]);
+        assert_ne!(other_key.unwrap().unwrap(), one);
+        // Items whose order does not count are in order again, whatever their hashes are.
+        let mask = default_mask();
+        let items = br#"[{"cvc":1},{"cvc":2},{"cvc":3},{"cvc":4},{"cvc":5}]"#;
+        let sorted = mask_kept(items, &mask, Arrays::Unordered, &KEY).unwrap().unwrap();
+        let items: Vec<&[u8]> = sorted[1..sorted.len() - 1].split(|byte| *byte == b',').collect();
+        assert!(items.is_sorted(), "{}", String::from_utf8_lossy(&sorted));
+    }
+}
