@@ -10,15 +10,17 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
+use onceward_core::stamp::At;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::failure::Failure;
+use crate::times::rfc3339;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -80,13 +82,13 @@ enum Line {
 static LINES: OnceLock<Lines> = OnceLock::new();
 
 impl Lines {
-    fn start() -> Result<Self, Failure> {
+    fn start(format: LogFormat) -> Result<Self, Failure> {
         let (queue, waiting) = sync_channel(LINES_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
         let lines = Self { queue, dropped: dropped.clone() };
         let thread = std::thread::Builder::new().name("onceward-logs".into());
         thread
-            .spawn(move || write_lines(&waiting, &dropped))
+            .spawn(move || write_lines(&waiting, &dropped, format))
             .map_err(|error| Failure::failed("logs", format!("logs can't be set up: {error}")))?;
         Ok(lines)
     }
@@ -96,7 +98,7 @@ impl Lines {
 /// system for each line would cost more than the line.
 const GATHERED_FOR: Duration = Duration::from_millis(5);
 
-fn write_lines(waiting: &Receiver<Line>, dropped: &AtomicU64) {
+fn write_lines(waiting: &Receiver<Line>, dropped: &AtomicU64, format: LogFormat) {
     let mut out = io::stderr();
     while let Ok(first) = waiting.recv() {
         if matches!(first, Line::Text(_)) {
@@ -111,13 +113,28 @@ fn write_lines(waiting: &Receiver<Line>, dropped: &AtomicU64) {
         }
         let lost = dropped.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            let told = format!("{lost} lines of the log were dropped: nobody reads fast enough\n");
-            text.extend_from_slice(told.as_bytes());
+            text.extend_from_slice(lost_lines(lost, format).as_bytes());
         }
         // Whoever reads standard error may be gone; nobody is left to be told.
         let _ = out.write_all(&text);
         for written in ends {
             let _ = written.send(());
+        }
+    }
+}
+
+/// A line about lines that were dropped: it can't stand in the queue that they found full.
+fn lost_lines(lost: u64, format: LogFormat) -> String {
+    let message = format!("{lost} lines of the log were dropped: nobody reads fast enough");
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let at = rfc3339(At(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)));
+    match format {
+        LogFormat::Human => format!("{at}  WARN {}: {message}\n", module_path!()),
+        LogFormat::Json => {
+            let line = serde_json::json!({
+                "timestamp": at, "level": "WARN", "message": message, "target": module_path!(),
+            });
+            format!("{line}\n")
         }
     }
 }
@@ -147,7 +164,7 @@ pub(crate) fn flush() {
 
 /// Sets logging up for the whole process. Call it once, from a command that serves.
 pub(crate) fn init(format: LogFormat, level: LogLevel) -> Result<(), Failure> {
-    let lines = Lines::start()?;
+    let lines = Lines::start(format)?;
     let _ = LINES.set(lines.clone());
     let writer = move || lines.clone();
     let registry = tracing_subscriber::registry().with(level.filter());
@@ -179,6 +196,8 @@ pub(crate) struct Access<'a> {
     pub(crate) replayed: bool,
     /// The verdict or refusal, in a word.
     pub(crate) verdict: &'a str,
+    /// Why, where the verdict alone does not say enough.
+    pub(crate) reason: Option<&'a str>,
     /// `X-Request-ID`.
     pub(crate) request_id: &'a str,
     /// `X-Correlation-ID`, when there is one.
@@ -197,6 +216,7 @@ pub(crate) fn access(line: &Access<'_>) {
         status = line.status,
         replayed = line.replayed,
         verdict = line.verdict,
+        reason = line.reason,
         request_id = line.request_id,
         correlation_id = line.correlation_id,
         took_us = u64::try_from(line.took.as_micros()).unwrap_or(u64::MAX),
@@ -224,6 +244,30 @@ mod tests {
     }
 
     #[test]
+    fn r10_text_lines_have_their_level_as_a_word() {
+        let written = Written::default();
+        let writer = written.clone();
+        let layer = fmt::layer().with_ansi(false).with_writer(move || writer.clone());
+        let subscriber = tracing_subscriber::registry().with(LogLevel::Debug.filter()).with(layer);
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::error!("e");
+            tracing::warn!("w");
+            tracing::info!("i");
+            tracing::debug!("d");
+        });
+        let mut text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        text.push_str(&lost_lines(7, LogFormat::Human));
+        let levels = [" ERROR ", " WARN ", " INFO ", " DEBUG ", " WARN "];
+        assert_eq!(text.lines().count(), levels.len(), "{text}");
+        for (line, level) in text.lines().zip(levels) {
+            assert!(line.contains(level), "{line}");
+        }
+        let line: serde_json::Value =
+            serde_json::from_str(&lost_lines(7, LogFormat::Json)).unwrap();
+        assert_eq!((&line["level"], line.get("message").is_some()), (&"WARN".into(), true));
+    }
+
+    #[test]
     fn a27_an_access_line_carries_what_the_contract_names() {
         let written = Written::default();
         let writer = written.clone();
@@ -237,6 +281,7 @@ mod tests {
                 status: 200,
                 replayed: true,
                 verdict: "replay",
+                reason: None,
                 request_id: "r-1",
                 correlation_id: None,
                 took: Duration::from_micros(250),

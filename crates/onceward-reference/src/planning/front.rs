@@ -81,6 +81,7 @@ fn refused(planning: &Planning, head: &Parts, refusal: Refusal) -> Option<Respon
         cached: None,
         expired: false,
         verdict: refusal.code.meaning().code,
+        reason: None,
     });
     Some(response)
 }

@@ -109,6 +109,7 @@ pub(crate) async fn observe(
         status,
         replayed: verdict == "replay",
         verdict,
+        reason: None,
         request_id: &ids.request,
         correlation_id: ids.correlation.as_deref(),
         took,

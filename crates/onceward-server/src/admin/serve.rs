@@ -27,6 +27,7 @@ use super::{AdminState, router};
 use crate::gateway::body::RequestBody;
 use crate::gateway::sent::How;
 use crate::gateway::socket::{Patience, Socket};
+use crate::open_files::Shares;
 
 /// Connections at once, and how long a request's body may take beyond what its bytes earn.
 const BOUNDS: Bounds = Bounds { connections_max: 1_024, body_within: Duration::from_secs(30) };
@@ -68,7 +69,8 @@ pub(crate) async fn serve_router(
     shutdown: impl Future<Output = ()>,
     told: impl FnOnce(),
 ) {
-    serve_within(BOUNDS, listener, router, shutdown, told).await;
+    let connections_max = BOUNDS.connections_max.min(Shares::now().control);
+    serve_within(Bounds { connections_max, ..BOUNDS }, listener, router, shutdown, told).await;
 }
 
 async fn serve_within(

@@ -303,7 +303,9 @@ section! {
         /// or all of it; of one over 1MiB never more than hashes. Default: hashed; in the business
         /// and measurements dialects full.
         keep_payload: Option<KeepPayload> = None, like "\"hashed\"";
-        /// Fields whose values are never shown, at any depth.
+        /// Members of JSON whose values are shown to nobody who looks at what is stored, at any
+        /// depth; their case does not count. What else is stored (jobs, claims of the control API)
+        /// has the default mask. A replay is what was answered.
         mask: Vec<String> = default_mask();
     }
 }

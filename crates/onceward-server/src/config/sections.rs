@@ -192,7 +192,8 @@ section! {
         /// an answer for which there is no room is passed on unstored, as one over
         /// `max_stored_bytes`. Answers up to 16 KiB are not counted.
         answer_bytes: Size = Size(256 << 20);
-        /// Connections at a time; more wait in the kernel.
+        /// Connections at a time; more wait in the kernel. Fewer where so many files may not be
+        /// open: some are kept for upstreams, the store and the control API.
         connections: u32 = 16_384;
         /// The head of a request.
         header_bytes: Size = Size(64 << 10);

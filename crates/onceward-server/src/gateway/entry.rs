@@ -25,6 +25,7 @@ use super::path;
 use super::sent::{How, Sent};
 use super::settings::Settings;
 use super::sight::Watch;
+use crate::identity::HINT;
 use crate::metrics::Metrics;
 
 /// Longest part of a client's own request id that an answer repeats.
@@ -52,7 +53,7 @@ impl Entrance {
     ) -> Self {
         Self(Arc::new(Shared {
             protected,
-            watch: Watch::new(metrics),
+            watch: Watch::new(metrics).hinting(HINT),
             identity_headers: settings.identity_headers.clone(),
             routes: settings.routes.clone(),
             path_bytes_max: settings.path_bytes_max(),

@@ -27,6 +27,7 @@ use super::sent::Streams;
 use super::settings::{Limits, Times};
 use super::socket::{DoubleFramed, Patience, Socket};
 use crate::failure::Failure;
+use crate::open_files::Shares;
 
 /// Pause after a connection could not be accepted, as when files run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -109,6 +110,8 @@ pub(super) struct Server {
 impl Server {
     /// A server within these bounds, until `stopped`.
     pub(super) fn new(limits: &Limits, times: &Times, stopped: watch::Receiver<bool>) -> Self {
+        // Whoever is one too many waits in the listener's own queue, and takes no file.
+        let places = limits.connections_max.min(Shares::now().clients);
         let mut http = auto::Builder::new(TokioExecutor::new());
         http.http1()
             .timer(TokioTimer::new())
@@ -123,7 +126,7 @@ impl Server {
             .keep_alive_timeout(PING_EVERY);
         Self {
             http,
-            places: Arc::new(Semaphore::new(limits.connections_max.min(Semaphore::MAX_PERMITS))),
+            places: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),
             head_bytes_max: limits.head_bytes_max,
             headers_for: times.headers,
             patience: Patience {

@@ -4,6 +4,7 @@
 //! passed on is counted, under one name if no route is its own, and not logged.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use http::{HeaderMap, Response};
@@ -16,12 +17,31 @@ use crate::metrics::{Answered, Endpoint, InFlight, Metrics};
 pub(crate) struct Watch {
     metrics: Arc<Metrics>,
     passed: Endpoint,
+    hint: Arc<Hint>,
+}
+
+/// What is said once, when a request was refused because nobody could be told from it.
+#[derive(Default)]
+struct Hint {
+    words: Option<&'static str>,
+    told: AtomicBool,
+}
+
+impl Hint {
+    fn tell(&self) {
+        if let Some(words) = self.words
+            && !self.told.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!("{words}");
+        }
+    }
 }
 
 /// A request under way.
 pub(crate) struct Seen {
     metrics: Arc<Metrics>,
     passed: Endpoint,
+    hint: Arc<Hint>,
     started: Instant,
     correlation_id: Option<String>,
     _in_flight: InFlight,
@@ -31,7 +51,12 @@ impl Watch {
     /// Over these metrics.
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
         let passed = metrics.endpoint("unprotected");
-        Self { metrics, passed }
+        Self { metrics, passed, hint: Arc::default() }
+    }
+
+    /// The same, saying this once when nobody could be told from a request.
+    pub(crate) fn hinting(self, words: &'static str) -> Self {
+        Self { hint: Arc::new(Hint { words: Some(words), ..Hint::default() }), ..self }
     }
 
     /// A request begins.
@@ -40,6 +65,7 @@ impl Watch {
         Seen {
             metrics: self.metrics.clone(),
             passed: self.passed.clone(),
+            hint: self.hint.clone(),
             started: Instant::now(),
             correlation_id: id.map(str::to_string),
             _in_flight: self.metrics.started(),
@@ -67,6 +93,7 @@ impl Seen {
                 let (endpoint, key_hash) = (&*served.endpoint, served.key_hash.as_deref());
                 tracing::error!(endpoint, key_hash, "what is stored for a key is damaged");
             }
+            "auth.required" if served.reason.is_none() => self.hint.tell(),
             _ => {}
         }
         if served.expired {
@@ -90,6 +117,7 @@ impl Seen {
             status,
             replayed: verdict == "replay",
             verdict,
+            reason: served.reason,
             request_id: request_id.and_then(|id| id.to_str().ok()).unwrap_or_default(),
             correlation_id: self.correlation_id.as_deref(),
             took,

@@ -64,6 +64,22 @@ pub(crate) enum Refused {
     Tenant,
 }
 
+impl Refused {
+    /// The same in words, as a header can carry them; never anything of the token.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Malformed => "the token is not readable as a JWT",
+            Self::Signature => "the signature of the token is by no key that is known here",
+            Self::Issuer => "the token is by another issuer",
+            Self::Audience => "the token is for another audience",
+            Self::Expired => "the token has expired, or has no exp",
+            Self::Early => "the token is not valid yet",
+            Self::Subject => "the token names no subject that can be used",
+            Self::Tenant => "the token has no tenant claim that can be used",
+        }
+    }
+}
+
 impl Jwt {
     /// Reads the keys.
     pub(crate) fn open(section: &IdentitySection) -> Result<Self, Failure> {

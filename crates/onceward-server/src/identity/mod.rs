@@ -16,7 +16,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
-use onceward::http::{Caller, Identity, looks_like_jwt};
+use onceward::http::{Caller, Identity, Unidentified, looks_like_jwt};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
@@ -67,7 +67,23 @@ impl Signs {
     }
 }
 
-type Identify = Box<dyn Fn(&Parts) -> Option<Caller> + Send + Sync>;
+type Identify = Box<dyn Fn(&Parts) -> Result<Caller, Unidentified> + Send + Sync>;
+
+/// What is said in the log when nobody could be told from a request.
+pub(crate) const HINT: &str = "a request with a key was refused with 401, because nobody could be \
+    told from it. What is looked for is [identity] source, or --identity: authorization (one \
+    Authorization header, the default), header (what a proxy in front says), jwt, principals, or \
+    single (one caller for everything: for development)";
+
+/// Nobody, because what is looked for is not there.
+const fn nothing(looked_for: &'static str) -> Unidentified {
+    Unidentified { looked_for, token: None }
+}
+
+/// Nobody, because of the token that came.
+const fn bad(token: &'static str) -> Unidentified {
+    Unidentified { looked_for: "", token: Some(token) }
+}
 
 /// The identity that a configuration asks for, and what it has noticed so far.
 pub(crate) fn from_config(
@@ -86,7 +102,7 @@ pub(crate) fn from_config(
                 if credential.is_some_and(|value| looks_like_jwt(value.as_bytes())) {
                     signs.see_jwt();
                 }
-                inner.identify(head)
+                inner.judge(head)
             })
         }
         Source::Header => {
@@ -98,33 +114,37 @@ pub(crate) fn from_config(
                 return Err(Failure::usage("identity.header", message));
             };
             let inner = Identity::Headers { tenant, caller };
-            Box::new(move |head| inner.identify(head))
+            Box::new(move |head| inner.judge(head))
         }
         Source::Jwt => {
             let jwt = Jwt::open(section)?;
             Box::new(move |head| {
-                let token = bearer(&head.headers)?;
-                let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-                match jwt.verify(token, since.as_secs(), Instant::now()) {
-                    Ok(caller) => Some(caller),
-                    Err(refused) => {
-                        tracing::debug!(?refused, "a token was refused");
-                        None
-                    }
-                }
+                let token = bearer(&head.headers)
+                    .ok_or(nothing("send a JWT in one header `Authorization: Bearer <token>`"))?;
+                let since = SystemTime::now().duration_since(UNIX_EPOCH);
+                let since = since.map_err(|_| bad("the clock of this server is not set"))?;
+                let verified = jwt.verify(token, since.as_secs(), Instant::now());
+                verified.map_err(|refused| bad(refused.as_str()))
             })
         }
         Source::Principals => {
             let principals = principals(&config.principals)?;
-            Box::new(move |head| principal(&principals, bearer(&head.headers)?))
+            Box::new(move |head| {
+                let missing = "send a token that is known here in one header `Authorization: \
+                               Bearer <token>`";
+                let token = bearer(&head.headers).ok_or(nothing(missing))?;
+                principal(&principals, token).ok_or(bad("the token is not known here"))
+            })
         }
         Source::Single => {
             let everybody = Caller { tenant: "single".into(), caller: "single".into() };
-            Box::new(move |_| Some(everybody.clone()))
+            Box::new(move |_| Ok(everybody.clone()))
         }
     };
-    let identity = Identity::Custom(Arc::new(move |head| {
-        identify(head).filter(|caller| caller.tenant != RESERVED_TENANT)
+    let identity = Identity::Judged(Arc::new(move |head| {
+        let caller = identify(head)?;
+        let is_ours = caller.tenant == RESERVED_TENANT;
+        if is_ours { Err(nothing("this tenant is the server's own")) } else { Ok(caller) }
     }));
     Ok((identity, signs))
 }

@@ -305,6 +305,49 @@ fn keys_are_read_again_when_their_file_changes() {
     }
 }
 
+#[test]
+fn r10_a_refused_token_says_why_and_shows_nothing_of_itself() {
+    let (folder, key) = (Folder::new("jwt-reasons"), Signer::ed());
+    let file = folder.keys(&[key.jwk("k")]);
+    let text = format!(
+        "[identity]\nsource = \"jwt\"\nissuer = \"{ISSUER}\"\naudience = [\"api\"]\n\
+         jwks_file = \"{}\"\n",
+        file.display()
+    );
+    let (identity, _) = identity(&text);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let mut good = claims();
+    (good["exp"], good["aud"]) = (json!(now + 600), json!("api"));
+    let but = |name: &str, value: Value| {
+        let mut claims = good.clone();
+        claims[name] = value;
+        key.token("k", &claims)
+    };
+    let of = |token: &str| {
+        let head = head(&[("authorization", &format!("Bearer {token}"))]);
+        identity.judge(&head).map_err(|unknown| unknown.token.unwrap_or_default())
+    };
+    assert_eq!(of(&key.token("k", &good)).unwrap().tenant, "acme");
+    for (token, told) in [
+        (but("exp", json!(now - 600)), "expired"),
+        (but("aud", json!("other")), "audience"),
+        (but("iss", json!("https://else.example")), "issuer"),
+        (but("nbf", json!(now + 600)), "not valid yet"),
+        (but("tenant", Value::Null), "tenant claim"),
+        (but("sub", json!("")), "subject"),
+        (Signer::ed().token("k", &good), "signature"),
+        ("rubbish".into(), "not readable"),
+    ] {
+        let reason = of(&token).unwrap_err();
+        assert!(reason.contains(told), "{told}: {reason}");
+        // RFC 6750, section 3: what may stand in error_description.
+        let fits = |byte: u8| matches!(byte, 0x20..=0x21 | 0x23..=0x5b | 0x5d..=0x7e);
+        assert!(reason.bytes().all(fits) && !reason.contains(&token), "{reason}");
+    }
+    let nobody = identity.judge(&head(&[])).unwrap_err();
+    assert!(nobody.token.is_none() && nobody.looked_for.contains("Bearer"), "{nobody:?}");
+}
+
 fn identity(text: &str) -> (Identity, Arc<Signs>) {
     let config = Config::parse(text, "o.toml", &Flags::default()).unwrap();
     let secret = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -19,8 +19,10 @@ mod crash;
 mod damage;
 mod ends;
 mod examples;
+mod few_files;
 mod frozen;
 mod full_disk;
+mod masks;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod process;
@@ -36,4 +38,5 @@ mod signals;
 mod suite;
 mod target;
 mod upstream;
+mod who;
 mod wire;

@@ -24,7 +24,7 @@ use super::body::End;
 use super::document::policy_document;
 use super::drain::Drain;
 use super::gates::{DoorLimits, Gates, Pass, no_room};
-use super::identity::{Caller, Identity};
+use super::identity::{Caller, Identity, Unidentified};
 use super::names;
 use super::outcome::StoredResponse;
 use super::policy::Policy;
@@ -206,15 +206,20 @@ impl Door {
 
     /// Who sends this request; told to the service in the headers that it wants.
     pub(super) fn identify(&self, head: &mut Parts) -> Option<Caller> {
+        self.judge(head).ok()
+    }
+
+    /// The same, with the reason why nobody can be told.
+    pub(super) fn judge(&self, head: &mut Parts) -> Result<Caller, Unidentified> {
         // Identity is looked for once: by the first who asks.
         if let Some(Identified(known)) = head.extensions.get() {
             return known.clone();
         }
-        let caller = self.identity.identify(head);
+        let caller = self.identity.judge(head);
         if let Some((tenant_header, caller_header)) = &self.identity_headers {
             head.headers.remove(tenant_header);
             head.headers.remove(caller_header);
-            if let Some(Caller { tenant, caller }) = &caller {
+            if let Ok(Caller { tenant, caller }) = &caller {
                 let pairs = [(tenant_header, tenant), (caller_header, caller)];
                 for (name, text) in pairs {
                     if let Ok(value) = HeaderValue::from_bytes(text.as_bytes()) {
@@ -451,7 +456,7 @@ impl std::fmt::Debug for Door {
 
 /// What was found out about who sends a request. Only this file can make one.
 #[derive(Clone)]
-struct Identified(Option<Caller>);
+struct Identified(Result<Caller, Unidentified>);
 
 /// Why an answer could not be recorded.
 pub(super) enum Lost {

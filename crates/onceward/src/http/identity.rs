@@ -22,6 +22,17 @@ pub struct Caller {
 }
 
 type Custom = dyn Fn(&Parts) -> Option<Caller> + Send + Sync;
+type Judge = dyn Fn(&Parts) -> Result<Caller, Unidentified> + Send + Sync;
+
+/// Why nobody can be told: for whoever asks, and for the log. Never a credential.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unidentified {
+    /// What is looked for, and so what to send.
+    pub looked_for: &'static str,
+    /// What is wrong with the bearer token that came, if one did (RFC 6750, section 3.1): visible
+    /// ASCII and blanks, without `"` and `\`.
+    pub token: Option<&'static str>,
+}
 
 /// Where identity comes from.
 #[derive(Clone)]
@@ -44,6 +55,8 @@ pub enum Identity {
     Single(Caller),
     /// Anything else: a function from the request's head.
     Custom(Arc<Custom>),
+    /// The same, of one that says why it knows nobody.
+    Judged(Arc<Judge>),
 }
 
 impl fmt::Debug for Identity {
@@ -53,6 +66,7 @@ impl fmt::Debug for Identity {
             Self::Headers { .. } => "Headers",
             Self::Single(_) => "Single",
             Self::Custom(_) => "Custom",
+            Self::Judged(_) => "Judged",
         })
     }
 }
@@ -79,7 +93,33 @@ impl Identity {
             }
             Self::Single(caller) => Some(caller.clone()),
             Self::Custom(identify) => identify(head),
+            Self::Judged(judge) => judge(head).ok(),
         }
+    }
+}
+
+impl Identity {
+    /// Who sends this request, or why nobody can be told.
+    ///
+    /// # Errors
+    /// When nobody can be told.
+    pub fn judge(&self, head: &Parts) -> Result<Caller, Unidentified> {
+        let mut token = None;
+        let looked_for = match self {
+            Self::Judged(judge) => return judge(head),
+            Self::Authorization { strict, .. } => {
+                let credential = single(&head.headers, &AUTHORIZATION);
+                if *strict && credential.is_some_and(looks_like_jwt) {
+                    token = Some("a JWT is not taken here, only static credentials");
+                }
+                "send credentials in one Authorization header: callers are told apart by it"
+            }
+            Self::Headers { .. } => {
+                "two headers that the proxy in front sets say who asks, and they are not there"
+            }
+            Self::Single(_) | Self::Custom(_) => "send credentials",
+        };
+        self.identify(head).ok_or(Unidentified { looked_for, token })
     }
 }
 

@@ -281,8 +281,9 @@ where
     R::Error: Into<BoxError>,
 {
     let speaker = policy.dialect.speaker();
-    let caller = door.identify(&mut head).ok_or_else(|| {
-        Refusal::new(Code::AuthRequired, "a claim needs to know who makes it: send credentials")
+    let caller = door.judge(&mut head).map_err(|unknown| {
+        served.reason = unknown.token;
+        Refusal::unidentified(&unknown)
     })?;
     if let (Ok(Brought::Key(key)), false) = (&key, unkeyed) {
         // A refusal names the key too, also that of a body which is too large.

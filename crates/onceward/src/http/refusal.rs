@@ -9,6 +9,8 @@ use onceward_core::diff::Diff;
 use onceward_core::outcome_policy::KeyAdvice;
 use onceward_core::stamp::At;
 
+use super::identity::Unidentified;
+
 /// Why a request got no answer from its handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
@@ -198,6 +200,8 @@ pub struct Refusal {
     pub conflict: Option<Box<Conflict>>,
     /// The revision or version that is there, for a failed precondition.
     pub current: Option<String>,
+    /// What is wrong with the bearer token that came (RFC 6750).
+    pub bad_token: Option<&'static str>,
 }
 
 /// What is known of a mismatch, within the scope that the key has.
@@ -226,7 +230,19 @@ impl Refusal {
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         let retry_after_s = code.meaning().retryable.then(|| spread(1));
-        Self { code, detail: detail.into(), retry_after_s, conflict: None, current: None }
+        let detail = detail.into();
+        let (conflict, current, bad_token) = (None, None, None);
+        Self { code, detail, retry_after_s, conflict, current, bad_token }
+    }
+
+    /// The refusal of a claim by nobody.
+    pub(super) fn unidentified(unknown: &Unidentified) -> Self {
+        let Unidentified { looked_for, token } = unknown;
+        let detail = match token {
+            Some(wrong) => format!("a claim needs to know who makes it: {wrong}"),
+            None => format!("a claim needs to know who makes it: {looked_for}"),
+        };
+        Self { bad_token: *token, ..Self::new(Code::AuthRequired, detail) }
     }
 
     /// With the time when it is worth trying again, at the earliest.

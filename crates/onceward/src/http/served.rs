@@ -21,6 +21,8 @@ pub struct Served {
     pub expired: bool,
     /// `run`, `replay`, `none` where no key was involved, or the code of the refusal.
     pub verdict: &'static str,
+    /// What was wrong with the caller's token, where that is why it was refused; never the token.
+    pub reason: Option<&'static str>,
 }
 
 /// Marks an answer that was given before.
@@ -38,8 +40,8 @@ pub(super) struct Denied;
 impl Served {
     pub(super) fn at(endpoint: &str) -> Self {
         let endpoint = endpoint.into();
-        let (tenant, key_hash, cached) = (None, None, None);
-        Self { endpoint, tenant, key_hash, cached, expired: false, verdict: "none" }
+        let (tenant, key_hash, cached, reason) = (None, None, None, None);
+        Self { endpoint, tenant, key_hash, cached, expired: false, verdict: "none", reason }
     }
 
     pub(super) fn claims(&mut self, key: &Key) {

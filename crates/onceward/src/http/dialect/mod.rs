@@ -104,6 +104,16 @@ impl fmt::Debug for Dialect {
     }
 }
 
+/// How a token is asked for, and what was wrong with the one that came (RFC 6750, section 3).
+fn challenge(bad_token: Option<&str>) -> HeaderValue {
+    let told = bad_token.map(|wrong| {
+        HeaderValue::try_from(format!(
+            "Bearer error=\"invalid_token\", error_description=\"{wrong}\""
+        ))
+    });
+    told.and_then(Result::ok).unwrap_or(HeaderValue::from_static("Bearer"))
+}
+
 /// A JSON response that no cache keeps, with `Retry-After` where the refusal has one.
 fn json(status: u16, media_type: &'static str, refusal: &Refusal, body: &Value) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(body.to_string()));
@@ -116,7 +126,7 @@ fn json(status: u16, media_type: &'static str, refusal: &Refusal, body: &Value) 
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     if status == 401 {
-        headers.insert(http::header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        headers.insert(http::header::WWW_AUTHENTICATE, challenge(refusal.bad_token));
     }
     response
 }
