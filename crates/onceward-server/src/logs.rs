@@ -1,10 +1,11 @@
-//! Logs: set up once at the start, one access line per protected request.
+//! Logs: set up once at the start, one access line per protected request and per failed one.
 //!
 //! A line carries tenant, a truncated hash of the key, endpoint, status, replay flag and the ids
-//! of request and correlation (A27, A25). Never a key, a body, a token or a header's value. Logs
-//! go to standard error; standard output is for answers. A reader that does not read, as of a pipe
-//! that is full, costs lines and never a request: lines wait in a bounded queue for a thread that
-//! writes them, and those that find it full are counted and dropped.
+//! of request and correlation (A27, A25), and why an upstream failed it. Never a key, a body, a
+//! token or a header's value. Logs go to standard error; standard output is for answers. A reader
+//! that does not read, as of a pipe that is full, costs lines and never a request: lines wait in a
+//! bounded queue for a thread that writes them, and those that find it full are counted and
+//! dropped.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -198,6 +199,8 @@ pub(crate) struct Access<'a> {
     pub(crate) verdict: &'a str,
     /// Why, where the verdict alone does not say enough.
     pub(crate) reason: Option<&'a str>,
+    /// Why its upstream failed it, if it did.
+    pub(crate) cause: Option<&'a str>,
     /// `X-Request-ID`.
     pub(crate) request_id: &'a str,
     /// `X-Correlation-ID`, when there is one.
@@ -217,6 +220,7 @@ pub(crate) fn access(line: &Access<'_>) {
         replayed = line.replayed,
         verdict = line.verdict,
         reason = line.reason,
+        cause = line.cause,
         request_id = line.request_id,
         correlation_id = line.correlation_id,
         took_us = u64::try_from(line.took.as_micros()).unwrap_or(u64::MAX),
@@ -282,6 +286,7 @@ mod tests {
                 replayed: true,
                 verdict: "replay",
                 reason: None,
+                cause: None,
                 request_id: "r-1",
                 correlation_id: None,
                 took: Duration::from_micros(250),

@@ -110,6 +110,7 @@ pub(crate) async fn observe(
         replayed: verdict == "replay",
         verdict,
         reason: None,
+        cause: None,
         request_id: &ids.request,
         correlation_id: ids.correlation.as_deref(),
         took,

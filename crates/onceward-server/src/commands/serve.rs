@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::engine::Engine;
-use onceward::http::{PermitText, Routes};
+use onceward::http::{Identity, PermitText, Routes};
 use onceward::store::sqlite::{Announced, SqliteOptions, SqliteStore};
 use onceward::worker::{Context, Event, Happened, JobError, Worker};
 use serde_json::json;
@@ -24,9 +24,9 @@ use crate::cli::{Common, Serve};
 use crate::commands::ends::unknown_ends;
 use crate::config::Config;
 use crate::config::route::RouteSection;
-use crate::config::sections::Create;
+use crate::config::sections::{Create, UpstreamReuse};
 use crate::failure::Failure;
-use crate::gateway::settings::{Limits, Times, TlsFiles, Upstream};
+use crate::gateway::settings::{Limits, Reuse, Tenants, Times, TlsFiles, Upstream};
 use crate::gateway::{Gateway, Settings, ready};
 use crate::identity::{self, PERMITS, Secret, Signs};
 use crate::logs;
@@ -106,7 +106,7 @@ impl Server<'_> {
         let (identity, signs) = identity::from_config(config, &secret)?;
         let shown = upstream.to_string();
         let keys = Keys::new(&secret.derive("permits"));
-        let settings = settings(config, upstream, keys)?;
+        let settings = settings(config, upstream, keys, &identity)?;
         let mut door = config.door(engine.clone(), identity, settings.routes.clone(), &secret);
         let cache = SharedCache::open(&config.cache, secret.derive("cache"))?;
         if let Some(cache) = &cache {
@@ -252,7 +252,12 @@ async fn look_for_signs(signs: Arc<Signs>, health: Arc<Health>) {
     health.warn(signs.jwt_comes().await);
 }
 
-fn settings(config: &Config, upstream: Upstream, keys: Keys) -> Result<Settings, Failure> {
+fn settings(
+    config: &Config,
+    upstream: Upstream,
+    keys: Keys,
+    identity: &Identity,
+) -> Result<Settings, Failure> {
     let permit_text =
         PermitText(Arc::new(move |key, fence, moved| keys.permit_under(key, fence, moved)));
     let asker = Asker::new(PERMISSION_WITHIN)?;
@@ -292,6 +297,11 @@ fn settings(config: &Config, upstream: Upstream, keys: Keys) -> Result<Settings,
             upstream: server.upstream_timeout.duration(),
             idle_upstream: server.upstream_idle_timeout.duration(),
             drain: server.drain_timeout.duration(),
+        },
+        reuse: match server.upstream_reuse {
+            UpstreamReuse::Shared => Reuse::Shared,
+            UpstreamReuse::Tenant => Reuse::Tenant(Tenants(identity.clone())),
+            UpstreamReuse::None => Reuse::None,
         },
     })
 }

@@ -15,6 +15,23 @@ const fn loopback(port: u16) -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 
+/// Whose requests may follow each other on one connection to an upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UpstreamReuse {
+    /// Anybody's.
+    Shared,
+    /// One tenant's.
+    Tenant,
+    /// Nobody's.
+    None,
+}
+
+words! { UpstreamReuse {
+    "shared" => UpstreamReuse::Shared,
+    "tenant" => UpstreamReuse::Tenant,
+    "none" => UpstreamReuse::None,
+} }
+
 section! {
     /// Where the server listens, and how long it waits for others. Paths are taken from the
     /// current folder.
@@ -45,6 +62,11 @@ section! {
         /// How long a connection to an upstream is kept while idle; less than the upstream keeps
         /// it.
         upstream_idle_timeout: Span = Span::seconds(4);
+        /// Whose requests may follow each other on one connection to an upstream: anybody's
+        /// (shared), those of one tenant (tenant; a request of nobody has one of its own), or each
+        /// has its own (none). An upstream that says more than it was asked for answers whoever
+        /// comes next on that connection.
+        upstream_reuse: UpstreamReuse = UpstreamReuse::Shared;
         /// How long what runs may take to end after the signal to stop.
         drain_timeout: Span = Span::seconds(25);
         /// Whether `/metrics` needs no token.

@@ -22,6 +22,7 @@ use onceward::http::{BoxError, ServiceError};
 use tokio::time::Sleep;
 
 use super::pool::Lent;
+use super::trouble::{Trouble, chain};
 
 /// Bytes that earn a client a second: about the slowest line that is still served.
 const BYTES_PER_SECOND_MIN: u64 = 1_000;
@@ -234,12 +235,19 @@ pub(super) struct ResponseBody {
     connection: Option<Lent>,
     silence: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
+    trouble: Trouble,
 }
 
 impl ResponseBody {
     /// The body of an answer that has just come in.
-    pub(super) fn new(body: Incoming, connection: Lent, silence: Duration) -> Self {
-        let mut body = Self { body, connection: Some(connection), silence, waiting: None };
+    pub(super) fn new(
+        body: Incoming,
+        connection: Lent,
+        silence: Duration,
+        trouble: Trouble,
+    ) -> Self {
+        let connection = Some(connection);
+        let mut body = Self { body, connection, silence, waiting: None, trouble };
         if body.body.is_end_stream() {
             body.ended();
         }
@@ -269,8 +277,13 @@ impl HttpBody for ResponseBody {
             }
             Poll::Ready(Some(frame)) => {
                 this.waiting = None;
-                if frame.is_ok() && this.body.is_end_stream() {
-                    this.ended();
+                match &frame {
+                    Ok(_) if this.body.is_end_stream() => this.ended(),
+                    Ok(_) => {}
+                    Err(error) => {
+                        let why = chain(error);
+                        this.trouble.note(&format!("the upstream's answer broke off: {why}"));
+                    }
                 }
                 Poll::Ready(Some(frame.map_err(Into::into)))
             }
@@ -279,7 +292,9 @@ impl HttpBody for ResponseBody {
                 let deadline =
                     this.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(silence)));
                 ready!(deadline.as_mut().poll(context));
-                let late = ServiceError::TimedOut("the upstream fell silent in its answer".into());
+                let why = "the upstream fell silent in its answer";
+                this.trouble.note(why);
+                let late = ServiceError::TimedOut(why.into());
                 Poll::Ready(Some(Err(late.into())))
             }
         }

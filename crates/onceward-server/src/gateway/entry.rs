@@ -1,8 +1,10 @@
 //! The entrance: what every request passes before the layer sees it.
 //!
-//! Refused here, with the connection closed behind it: double framing, upgrades, tunnels, and paths
-//! that the upstream can't be asked for or would read as another one. Nothing of these reaches a
-//! store or an upstream.
+//! Refused here, with the connection closed behind it: double framing, tunnels, hosts that are
+//! none, requests that went through here before, and paths that the upstream can't be asked for or
+//! would read as another one. Nothing of these reaches a store or an upstream. What only offers
+//! another protocol is served in this one: `Upgrade` is an offer that anybody may ignore (RFC 9110
+//! section 7.8), and ends at this hop.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -11,15 +13,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::header::{CONNECTION, HOST, UPGRADE};
+use http::header::{CONNECTION, HOST};
+use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::service::Service;
-use onceward::http::{Body, Code, Dialect, Onceward, Refusal, Routes, names};
+use onceward::http::{Body, Code, Dialect, Onceward, Refusal, Routes, ensure_request_id, names};
 
 use super::body::RequestBody;
 use super::forward::Forward;
 use super::headers;
+use super::hops::{self, Hop};
+use super::host::is_host;
 use super::listen::{Peer, Serves};
 use super::path;
 use super::sent::{How, Sent};
@@ -27,9 +32,6 @@ use super::settings::Settings;
 use super::sight::Watch;
 use crate::identity::HINT;
 use crate::metrics::Metrics;
-
-/// Longest part of a client's own request id that an answer repeats.
-const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// Makes the service of every connection.
 #[derive(Clone)]
@@ -42,6 +44,7 @@ struct Shared {
     routes: Routes,
     path_bytes_max: usize,
     body_for: Duration,
+    hop: Hop,
 }
 
 impl Entrance {
@@ -50,6 +53,7 @@ impl Entrance {
         protected: Onceward<Forward>,
         metrics: Arc<Metrics>,
         settings: &Settings,
+        hop: Hop,
     ) -> Self {
         Self(Arc::new(Shared {
             protected,
@@ -58,6 +62,7 @@ impl Entrance {
             routes: settings.routes.clone(),
             path_bytes_max: settings.path_bytes_max(),
             body_for: settings.times.body,
+            hop,
         }))
     }
 }
@@ -90,25 +95,33 @@ impl Service<Request<Incoming>> for Connection {
     fn call(&self, request: Request<Incoming>) -> Answering {
         let nth = self.requests.fetch_add(1, Ordering::Relaxed);
         let double = self.peer.double_framed.is(nth);
-        if let Some(detail) = self.shared.refuses(&request, double) {
-            let response = refused(&request, detail);
+        let (mut head, body) = request.into_parts();
+        if let Some(response) = self.shared.answers(&mut head, double) {
             let response = response.map(|body| self.peer.streams.send(body, How::Whole));
             return Box::pin(std::future::ready(Ok(response)));
         }
-        let (mut head, body) = request.into_parts();
         let version = head.version;
         headers::strip_hop_by_hop(&mut head.headers, &self.shared.identity_headers);
         headers::strip_lookalikes(&mut head.headers, &self.shared.identity_headers);
         headers::introduce(&mut head, &self.peer.address, self.peer.is_tls);
         let body = RequestBody::live(body, version, self.shared.body_for);
         let seen = self.shared.watch.begin(&head.headers);
+        head.extensions.insert(seen.trouble());
+        let streams = self.peer.streams.clone();
+        let interim = (version == Version::HTTP_11).then(|| streams.interim().open(nth));
+        if let Some(interim) = &interim {
+            head.extensions.insert(interim.clone());
+        }
         let answering = tower::Service::call(
             &mut self.shared.protected.clone(),
             Request::from_parts(head, body),
         );
-        let (streams, is_h2) = (self.peer.streams.clone(), version == Version::HTTP_2);
+        let is_h2 = version == Version::HTTP_2;
         Box::pin(async move {
-            let response = answering.await?;
+            let response = match interim {
+                Some(interim) => interim.until(answering).await?,
+                None => answering.await?,
+            };
             seen.answered(&response);
             Ok(response.map(|body| {
                 let how = match body.is_live() {
@@ -124,51 +137,72 @@ impl Service<Request<Incoming>> for Connection {
 }
 
 impl Shared {
+    /// The answer to a request that goes no further.
+    fn answers(&self, head: &mut Parts, double: bool) -> Option<Response<Body>> {
+        if let Some(refusal) = self.refuses(head, double) {
+            let id = ensure_request_id(head);
+            let mut response = Dialect::Standard.speaker().refuse(&refusal, &id).map(Body::from);
+            if head.version <= Version::HTTP_11 {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            return Some(identified(response, head));
+        }
+        let response = hops::forwards_on(head)?;
+        ensure_request_id(head);
+        Some(identified(response, head))
+    }
+
     /// Why a request can't be served at all.
-    fn refuses(&self, request: &Request<Incoming>, double: bool) -> Option<&'static str> {
-        let uri = request.uri();
+    fn refuses(&self, head: &Parts, double: bool) -> Option<Refusal> {
+        let malformed = |detail: &str| Some(Refusal::new(Code::BadRequest, detail));
+        let uri = &head.uri;
         if uri.path_and_query().is_some_and(|path| path.as_str().len() > self.path_bytes_max) {
             // Before it is claimed: no retry would be shorter.
-            return Some("its path and query are too long for the upstream");
+            return malformed("its path and query are too long for the upstream");
         }
-        malformed(request, double)
-            .or_else(|| path::ambiguous(request.method(), uri.path(), &self.routes))
+        if let Some(detail) = malformed_head(head, double)
+            .or_else(|| path::ambiguous(&head.method, uri.path(), &self.routes))
+        {
+            return malformed(detail);
+        }
+        self.hop.leads_back(&head.headers).then(|| {
+            let detail = "this gateway's upstream leads back to it: name the API itself";
+            Refusal::new(Code::Loop, detail)
+        })
     }
 }
 
+/// An answer with the id of its request.
+fn identified(mut response: Response<Body>, head: &Parts) -> Response<Body> {
+    if let Some(id) = head.headers.get(names::X_REQUEST_ID) {
+        response.headers_mut().insert(names::X_REQUEST_ID, id.clone());
+    }
+    response
+}
+
 /// Why a request can't be understood.
-fn malformed(request: &Request<Incoming>, double: bool) -> Option<&'static str> {
+fn malformed_head(head: &Parts, double: bool) -> Option<&'static str> {
     if double {
         return Some(
             "it has Content-Length beside Transfer-Encoding, or a Transfer-Encoding other than one \
              chunked",
         );
     }
-    if *request.method() == Method::CONNECT {
+    if head.method == Method::CONNECT {
         return Some("this is not a tunnel: CONNECT is not supported");
     }
-    let hosts = request.headers().get_all(HOST).iter().count();
-    if request.version() == Version::HTTP_11 && hosts != 1 {
+    if head.uri.authority().is_some() && head.uri.scheme().is_none() {
+        // `GET a` is read as an authority, which is a target of CONNECT alone.
+        return Some("its target is no path: it begins with a slash");
+    }
+    let hosts = head.headers.get_all(HOST).iter().count();
+    if hosts > 1 || head.version == Version::HTTP_11 && hosts != 1 {
         return Some("HTTP/1.1 asks for exactly one Host header");
     }
-    if request.headers().contains_key(UPGRADE) {
-        return Some("upgrades are not supported: send it without Upgrade");
+    let authority = head.uri.authority().map(|authority| authority.as_str().as_bytes());
+    let mut named = head.headers.get(HOST).map(HeaderValue::as_bytes).into_iter().chain(authority);
+    if !named.all(is_host) {
+        return Some("its Host is no host: it takes a name or an address, and a port");
     }
     None
-}
-
-/// The answer to it, after which an HTTP/1 connection closes.
-fn refused(request: &Request<Incoming>, detail: &str) -> Response<Body> {
-    let id = request.headers().get(names::X_REQUEST_ID);
-    let id = id.filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
-    let text = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or("none");
-    let refusal = Refusal::new(Code::BadRequest, detail);
-    let mut response = Dialect::Standard.speaker().refuse(&refusal, text).map(Body::from);
-    if request.version() <= Version::HTTP_11 {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    if let Some(id) = id {
-        response.headers_mut().insert(names::X_REQUEST_ID, id);
-    }
-    response
 }

@@ -18,8 +18,11 @@ use onceward::http::{AsSent, BoxError, EarlyAnswer, Policy, Route, Routes, Servi
 
 use super::body::{Flow, RequestBody, ResponseBody};
 use super::headers;
-use super::pool::{Connector, Pool};
+use super::hops::Hop;
+use super::interim::Interim;
+use super::pool::{Connector, Errand, Pool};
 use super::settings::{Settings, Upstream};
+use super::trouble::{Trouble, chain};
 use crate::failure::Failure;
 
 /// Sends requests to their upstreams. Cheap to clone.
@@ -32,6 +35,7 @@ struct Inner {
     others: HashMap<String, Target>,
     routes: Routes,
     silence: Duration,
+    hop: Hop,
 }
 
 /// An upstream and the connections to it.
@@ -45,14 +49,13 @@ struct Target {
 
 impl Forward {
     /// A forwarder to the upstreams that the settings name.
-    pub(super) fn new(settings: &Settings) -> Result<Self, Failure> {
+    pub(super) fn new(settings: &Settings, hop: Hop) -> Result<Self, Failure> {
         let connector = Connector::new(&settings.times)?;
         let target = |upstream: &Upstream| -> Result<Target, Failure> {
             let host = HeaderValue::from_str(upstream.host()).map_err(|_| {
                 Failure::usage("upstream.url", format!("{}: not a host", upstream.origin))
             })?;
-            let (limits, times) = (&settings.limits, &settings.times);
-            let pool = Pool::new(upstream.origin.clone(), connector.clone(), limits, times);
+            let pool = Pool::new(upstream.origin.clone(), connector.clone(), settings);
             Ok(Target {
                 base: upstream.base.clone(),
                 // Behind TLS the certificate's name is the one that is served there.
@@ -72,6 +75,7 @@ impl Forward {
             others,
             routes: settings.routes.clone(),
             silence: settings.times.upstream,
+            hop,
         })))
     }
 }
@@ -95,27 +99,53 @@ impl Inner {
         if let Some(AsSent(uri)) = head.extensions.remove() {
             head.uri = uri;
         }
+        let trouble = head.extensions.remove::<Trouble>().unwrap_or_default();
+        let owner = target.pool.owner(&head);
         target.address(&mut head)?;
+        self.hop.sign(&mut head.headers, head.version);
+        head.version = Version::HTTP_11;
         let flow = body.flow();
-        let sending = target.pool.send(Request::from_parts(head, body), self.silence);
+        let errand = Errand { owner, silence: self.silence, trouble: trouble.clone() };
+        let interim = head.extensions.remove::<Interim>();
+        let mut request = Request::from_parts(head, body);
+        if let Some(interim) = interim {
+            let hop = self.hop.clone();
+            hyper::ext::on_informational(&mut request, move |said| {
+                let mut answer = Response::new(());
+                *answer.status_mut() = said.status();
+                *answer.version_mut() = said.version();
+                *answer.headers_mut() = said.headers().clone();
+                interim.pass(answer, &hop);
+            });
+        }
+        let sending = target.pool.send(request, errand);
         let sent = self.in_time(sending, flow.as_deref()).await;
         let flow = flow.as_deref();
         let broken = flow.and_then(Flow::broken);
         // A body that breaks while the upstream answers is not awaited any more, and not whole.
         let is_half = flow.is_some_and(Flow::is_awaited) || broken.is_some();
-        let mut response = sent.map_err(|error| match broken {
-            Some(why) => ServiceError::RequestBroken(why.into()).into(),
-            None if is_half => ServiceError::Unfinished(error.to_string()).into(),
-            None => error,
+        let mut response = sent.map_err(|error| {
+            trouble.note(&target.cause(&error));
+            match broken {
+                Some(why) => ServiceError::RequestBroken(why.into()).into(),
+                None if is_half => ServiceError::Unfinished(error.to_string()).into(),
+                None => error,
+            }
         })?;
         if is_half {
             response.extensions_mut().insert(EarlyAnswer);
         }
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let status = response.status();
+        if status == StatusCode::SWITCHING_PROTOCOLS {
+            trouble.note("the upstream switched protocols unasked");
             return Err("the upstream switched protocols unasked".into());
         }
-        *response.version_mut() = Version::HTTP_11;
-        headers::strip_answer(response.headers_mut());
+        if [StatusCode::BAD_GATEWAY, StatusCode::GATEWAY_TIMEOUT].contains(&status) {
+            trouble.note(&format!("the upstream itself answered {}", status.as_u16()));
+        }
+        let version = std::mem::replace(response.version_mut(), Version::HTTP_11);
+        headers::strip_hop_by_hop(response.headers_mut(), &[]);
+        self.hop.sign(response.headers_mut(), version);
         Ok(response)
     }
 
@@ -147,6 +177,16 @@ impl Inner {
 }
 
 impl Target {
+    /// Why a request to it failed, for the log.
+    fn cause(&self, error: &BoxError) -> String {
+        let host = self.fallback_host.to_str().unwrap_or_default();
+        match error.downcast_ref::<ServiceError>() {
+            Some(ServiceError::NotSent(why)) => why.clone(),
+            Some(ServiceError::TimedOut(why)) => format!("{why}: {host}"),
+            _ => format!("no whole answer from {host}: {}", chain(&**error)),
+        }
+    }
+
     /// Makes a request one to this upstream. What has no address there is not sent: any other
     /// address would be another request.
     fn address(&self, head: &mut Parts) -> Result<(), ServiceError> {
@@ -162,7 +202,6 @@ impl Target {
             })?
         };
         head.uri = Uri::from(path);
-        head.version = Version::HTTP_11;
         // We have asked for the body already, or will when the upstream takes it.
         head.headers.remove(EXPECT);
         match &self.host {

@@ -8,13 +8,14 @@ use std::borrow::Cow;
 
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST,
-    IF_MATCH, IF_NONE_MATCH, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
+    IF_MATCH, IF_NONE_MATCH, MAX_FORWARDS, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Version};
-use onceward::http::names;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
+use onceward::http::{BoxError, names};
 
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -22,8 +23,9 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// Headers that belong to one connection.
-const HOP_BY_HOP: [HeaderName; 9] = [
+const HOP_BY_HOP: [HeaderName; 10] = [
     CONNECTION,
+    HTTP2_SETTINGS,
     KEEP_ALIVE,
     PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION,
@@ -35,7 +37,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
 ];
 
 /// Headers that no `Connection` line removes.
-const END_TO_END: [HeaderName; 15] = [
+const END_TO_END: [HeaderName; 17] = [
     AUTHORIZATION,
     CONTENT_ENCODING,
     CONTENT_LENGTH,
@@ -44,6 +46,8 @@ const END_TO_END: [HeaderName; 15] = [
     HOST,
     IF_MATCH,
     IF_NONE_MATCH,
+    MAX_FORWARDS,
+    VIA,
     names::IDEMPOTENCY_KEY,
     names::X_IDEMPOTENCY_KEY,
     names::X_REQUEST_ID,
@@ -105,12 +109,49 @@ pub(crate) fn as_services_read(name: &HeaderName) -> Cow<'_, str> {
     }
 }
 
-/// Removes from an answer what ends at this hop, and a length that its encoding makes void.
-pub(super) fn strip_answer(headers: &mut HeaderMap) {
-    if headers.contains_key(TRANSFER_ENCODING) {
+/// Gives an answer one framing: one length, or none where its coding makes it void. Whether that is
+/// all that it said; if not, more than its body may follow.
+///
+/// # Errors
+/// When nobody can tell where its body ends, or what it is: of a coding that the library does not
+/// undo only `chunked` would be taken off, and of several lengths each reader takes another one.
+pub(super) fn one_framing<B>(response: &mut Response<B>) -> Result<bool, BoxError> {
+    let has_no_body = response.status() == StatusCode::NO_CONTENT;
+    let headers = response.headers_mut();
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let is_coded = match (codings.next(), codings.next()) {
+        (None, _) => false,
+        (Some(one), None) if one.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") => true,
+        _ => return Err("its answer has a Transfer-Encoding other than one chunked".into()),
+    };
+    let length = one_length(headers)?;
+    if let Some(length) = length {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    if is_coded || has_no_body {
         headers.remove(CONTENT_LENGTH);
     }
-    strip_hop_by_hop(headers, &[]);
+    Ok(match has_no_body {
+        true => !is_coded && length.unwrap_or_default() == 0,
+        false => !(is_coded && length.is_some()),
+    })
+}
+
+/// The length of a body. The same number said more than once is one (RFC 9110 section 8.6).
+fn one_length(headers: &HeaderMap) -> Result<Option<u64>, BoxError> {
+    let mut length = None;
+    for line in headers.get_all(CONTENT_LENGTH) {
+        for said in line.as_bytes().split(|byte| *byte == b',') {
+            let text = std::str::from_utf8(said.trim_ascii()).unwrap_or_default();
+            let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+            let number = if is_number { text.parse::<u64>().ok() } else { None };
+            if number.is_none() || length.is_some_and(|length| Some(length) != number) {
+                return Err("its answer has a Content-Length that is not one number".into());
+            }
+            length = number;
+        }
+    }
+    Ok(length)
 }
 
 /// Says where a request came from, and gives it one `Host` and one `Cookie` as HTTP/1.1 has them.
@@ -201,14 +242,49 @@ mod tests {
         assert!(headers.contains_key("x_mine") && !headers.contains_key("x-mine"));
     }
 
+    /// What one framing makes of an answer: its length, and whether its connection is kept.
+    fn framed(status: u16, lines: &[(&'static str, &str)]) -> Option<(Option<String>, bool)> {
+        let mut response = Response::builder().status(status).body(()).unwrap();
+        *response.headers_mut() = headers(lines);
+        let is_plain = one_framing(&mut response).ok()?;
+        let lengths: Vec<_> = response.headers().get_all(CONTENT_LENGTH).iter().collect();
+        assert!(lengths.len() < 2);
+        Some((lengths.first().map(|length| length.to_str().unwrap().into()), is_plain))
+    }
+
     #[test]
-    fn an_encoded_answer_has_no_length() {
-        let mut both = headers(&[("transfer-encoding", "chunked"), ("content-length", "3")]);
-        strip_answer(&mut both);
-        assert!(both.is_empty());
-        let mut plain = headers(&[("content-length", "3")]);
-        strip_answer(&mut plain);
-        assert_eq!(plain.len(), 1);
+    fn peer_d2_an_answer_has_one_length_or_none_at_all() {
+        let of = |text: &'static str| framed(200, &[("content-length", text)]);
+        for good in ["2", "2, 2", "2,2 ,2", " 2", "02"] {
+            assert_eq!(of(good), Some((Some("2".into()), true)), "{good:?}");
+        }
+        for bad in ["", "2,", "2, 3", "+2", "-2", "2 2", "0x2", "99999999999999999999", "two"] {
+            assert_eq!(of(bad), None, "{bad:?}");
+        }
+        let lines = |one, two| framed(200, &[("content-length", one), ("content-length", two)]);
+        assert_eq!((lines("2", "2"), lines("2", "3")), (Some((Some("2".into()), true)), None));
+        assert_eq!(framed(200, &[]), Some((None, true)));
+        // It has no body, whatever it says: what it says may follow.
+        assert_eq!(framed(204, &[("content-length", "0")]), Some((None, true)));
+        assert_eq!(framed(204, &[("content-length", "5")]), Some((None, false)));
+        assert_eq!(framed(304, &[("content-length", "5")]), Some((Some("5".into()), true)));
+    }
+
+    #[test]
+    fn peer_d3_an_answer_is_chunked_once_or_not_coded() {
+        let of = |text: &'static str| framed(200, &[("transfer-encoding", text)]);
+        for good in ["chunked", "Chunked", " chunked "] {
+            assert_eq!(of(good), Some((None, true)), "{good:?}");
+        }
+        for bad in ["", "gzip", "gzip, chunked", "chunked, gzip", "chunked, chunked", "chunked;a=b"]
+        {
+            assert_eq!(of(bad), None, "{bad:?}");
+        }
+        let twice = [("transfer-encoding", "gzip"), ("transfer-encoding", "chunked")];
+        assert_eq!(framed(200, &twice), None);
+        let both = [("transfer-encoding", "chunked"), ("content-length", "3")];
+        assert_eq!(framed(200, &both), Some((None, false)));
+        assert_eq!(framed(204, &both[..1]), Some((None, false)));
     }
 
     #[test]

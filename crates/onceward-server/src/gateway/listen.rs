@@ -66,6 +66,11 @@ impl Listener {
         self.socket
     }
 
+    /// The address that it has.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Where it listens.
     pub(crate) fn url(&self) -> String {
         super::shown(if self.tls.is_some() { "https" } else { "http" }, self.address)

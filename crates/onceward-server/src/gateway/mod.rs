@@ -7,9 +7,12 @@
 //! | file | what |
 //! |---|---|
 //! | `listen`, `socket`, `sent`, `framing`, `tls` | connections: limits, time-outs, framed twice |
-//! | `entry`, `path`, `headers`, `body` | one request: what is refused, what is passed on |
+//! | `trailers`, `hpack` | what trailers over HTTP/2 must not hold |
+//! | `entry`, `path`, `host`, `headers`, `body` | one request: what is refused, what is passed on |
+//! | `hops` | this gateway among others: `Via`, loops, `Max-Forwards` |
+//! | `interim` | answers before the answer |
 //! | `forward`, `pool` | connections out: what was sent, what was not |
-//! | `sight` | what is counted and logged of a request |
+//! | `sight`, `trouble` | what is counted and logged of a request |
 //! | `ready` | the ready file |
 
 pub(crate) mod body;
@@ -17,6 +20,10 @@ mod entry;
 mod forward;
 mod framing;
 pub(crate) mod headers;
+mod hops;
+mod host;
+mod hpack;
+mod interim;
 pub(crate) mod listen;
 mod path;
 mod pool;
@@ -26,6 +33,8 @@ pub(crate) mod settings;
 pub(crate) mod sight;
 pub(crate) mod socket;
 mod tls;
+mod trailers;
+mod trouble;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,6 +50,7 @@ use crate::failure::Failure;
 use crate::metrics::Metrics;
 use entry::Entrance;
 use forward::Forward;
+use hops::Hop;
 use listen::{Listener, Server};
 pub(crate) use settings::Settings;
 
@@ -72,14 +82,17 @@ impl Gateway {
         let data = Listener::bind("--listen", settings.listen, tls).await?;
         let control = Listener::bind("--admin", settings.admin, None).await?;
         let (listen, admin_url) = (data.url(), control.url());
-        let forward = Forward::new(&settings)?;
+        let own = [("--listen", data.address()), ("--admin", control.address())];
+        hops::refuse_itself(&settings, &own).await?;
+        let hop = Hop::new();
+        let forward = Forward::new(&settings, hop.clone())?;
         let drain = door.drain();
         let protected = OncewardLayer::shared(door).layer(forward);
         let admin = admin(&admin_url)?;
         let (stop, stopped) = watch::channel(false);
         let server = Arc::new(Server::new(&settings.limits, &settings.times, stopped));
         let drain_for = settings.times.drain;
-        let entrance = Entrance::new(protected, metrics, &settings);
+        let entrance = Entrance::new(protected, metrics, &settings, hop);
         let (end, ended) = oneshot::channel();
         // Also when the gateway is gone.
         let closed = async move { ended.await.unwrap_or_default() };

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::Instant;
 
+use super::interim::Waiting;
 use super::socket::Patience;
 
 /// Largest piece of an answer on HTTP/2, and so the most of one that a client can leave with us.
@@ -34,6 +35,7 @@ struct Shared {
     due: AtomicUsize,
     deadlines: Mutex<BTreeSet<(Instant, u64)>>,
     numbers: AtomicU64,
+    interim: Waiting,
 }
 
 /// How an answer goes out.
@@ -58,7 +60,13 @@ impl Streams {
             due: AtomicUsize::new(0),
             deadlines: Mutex::default(),
             numbers: AtomicU64::new(0),
+            interim: Waiting::default(),
         }))
+    }
+
+    /// What goes out before an answer.
+    pub(super) fn interim(&self) -> &Waiting {
+        &self.0.interim
     }
 
     /// Whether any of them is live.

@@ -7,8 +7,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::request::Parts;
 use http::{HeaderName, Uri};
-use onceward::http::Routes;
+use onceward::http::{Caller, Identity, Routes};
 
 use crate::failure::Failure;
 
@@ -37,6 +38,31 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
     /// Time-outs.
     pub(crate) times: Times,
+    /// Whose requests may follow each other on one connection to an upstream. Default: anybody's.
+    pub(crate) reuse: Reuse,
+}
+
+/// Whose requests may follow each other on one connection to an upstream.
+#[derive(Debug, Clone)]
+pub(crate) enum Reuse {
+    /// Anybody's.
+    Shared,
+    /// One tenant's; whoever is nobody has a connection for each request.
+    Tenant(Tenants),
+    /// Nobody's: a connection for each request.
+    None,
+}
+
+/// Whose a request is, also where the layer did not ask.
+#[derive(Debug, Clone)]
+pub(crate) struct Tenants(pub(crate) Identity);
+
+impl Tenants {
+    /// The tenant of a request, if it can be told.
+    pub(super) fn of(&self, head: &Parts) -> Option<String> {
+        let known = head.extensions.get::<Caller>().cloned();
+        known.or_else(|| self.0.identify(head)).map(|caller| caller.tenant)
+    }
 }
 
 impl Settings {

@@ -1,7 +1,8 @@
 //! What is counted and logged of a request: how it ended, how long it took, never what it carried.
 //!
 //! The layer says of every protected request what came of it ([`Served`]). A request that it only
-//! passed on is counted, under one name if no route is its own, and not logged.
+//! passed on is counted, under one name if no route is its own, and logged only when its upstream
+//! failed it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +11,12 @@ use std::time::Instant;
 use http::{HeaderMap, Response};
 use onceward::http::{Served, names};
 
+use super::trouble::Trouble;
 use crate::logs::{Access, access};
 use crate::metrics::{Answered, Endpoint, InFlight, Metrics};
+
+/// What requests that no route is for are counted and logged under.
+const UNPROTECTED: &str = "unprotected";
 
 /// Counts and logs requests.
 pub(crate) struct Watch {
@@ -44,13 +49,14 @@ pub(crate) struct Seen {
     hint: Arc<Hint>,
     started: Instant,
     correlation_id: Option<String>,
+    trouble: Trouble,
     _in_flight: InFlight,
 }
 
 impl Watch {
     /// Over these metrics.
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
-        let passed = metrics.endpoint("unprotected");
+        let passed = metrics.endpoint(UNPROTECTED);
         Self { metrics, passed, hint: Arc::default() }
     }
 
@@ -68,16 +74,41 @@ impl Watch {
             hint: self.hint.clone(),
             started: Instant::now(),
             correlation_id: id.map(str::to_string),
+            trouble: Trouble::default(),
             _in_flight: self.metrics.started(),
         }
     }
 }
 
 impl Seen {
+    /// Where whoever carries it notes what goes wrong.
+    pub(crate) fn trouble(&self) -> Trouble {
+        self.trouble.clone()
+    }
+
     /// Its answer is about to be sent.
     pub(crate) fn answered<B>(self, response: &Response<B>) {
         let (status, took) = (response.status().as_u16(), self.started.elapsed());
+        let request_id = response.headers().get(names::X_REQUEST_ID);
+        let request_id = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+        self.trouble.answered(request_id);
+        let line = Access {
+            tenant: None,
+            key_hash: None,
+            endpoint: UNPROTECTED,
+            status,
+            replayed: false,
+            verdict: if status == 504 { "upstream.timeout" } else { "upstream.failed" },
+            reason: None,
+            cause: self.trouble.cause().filter(|_| matches!(status, 502 | 504)),
+            request_id,
+            correlation_id: self.correlation_id.as_deref(),
+            took,
+        };
         let Some(served) = response.extensions().get::<Served>() else {
+            if line.cause.is_some() {
+                access(&line);
+            }
             let answered = Answered { verdict: "none", status, took };
             return self.metrics.answered(&self.passed, answered);
         };
@@ -100,7 +131,10 @@ impl Seen {
             self.metrics.expired(&endpoint);
         }
         if verdict == "none" {
-            // No key was involved: nothing to tell of, and there may be very many.
+            // No key was involved: nothing to tell of but a failure, and there may be very many.
+            if line.cause.is_some() {
+                access(&Access { endpoint: &served.endpoint, ..line });
+            }
             return;
         }
         if let Some(hit) = served.cached {
@@ -109,18 +143,14 @@ impl Seen {
         if let Some(tenant) = &served.tenant {
             self.metrics.of_tenant(tenant, verdict);
         }
-        let request_id = response.headers().get(names::X_REQUEST_ID);
         access(&Access {
             tenant: served.tenant.as_deref(),
             key_hash: served.key_hash.as_deref(),
             endpoint: &served.endpoint,
-            status,
             replayed: verdict == "replay",
             verdict,
             reason: served.reason,
-            request_id: request_id.and_then(|id| id.to_str().ok()).unwrap_or_default(),
-            correlation_id: self.correlation_id.as_deref(),
-            took,
+            ..line
         });
     }
 }

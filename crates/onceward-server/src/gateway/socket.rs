@@ -20,6 +20,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::framing::Framing;
 use super::sent::Streams;
+use super::trailers::Checked;
 
 /// What is read of a connection at a time, at most. The HTTP library doubles its buffer whenever a
 /// read fills it, up to the largest head; just below 16 KiB it stays at that, and a crowd of slow
@@ -41,7 +42,7 @@ impl DoubleFramed {
 
 /// A watched connection.
 pub(crate) struct Socket<S> {
-    inner: S,
+    inner: Checked<S>,
     framing: Framing,
     double: DoubleFramed,
     /// Until the first head is there.
@@ -54,6 +55,10 @@ pub(crate) struct Socket<S> {
     stalled: Option<(Instant, Pin<Box<Sleep>>)>,
     /// Until the next answer has to be gone.
     overdue: Option<Pin<Box<Sleep>>>,
+    /// What is left to write of interim answers.
+    interim: Vec<u8>,
+    /// Whether the library has written nothing since it last had nothing to write.
+    is_between: bool,
 }
 
 /// How long a client may take to read.
@@ -83,7 +88,7 @@ impl<S> Socket<S> {
         patience: Patience,
     ) -> Self {
         Self {
-            inner,
+            inner: Checked::new(inner),
             framing: Framing::new(head_bytes_max),
             double: DoubleFramed(Arc::new(AtomicU64::new(NONE))),
             first_head: Some(Box::pin(tokio::time::sleep(first_head_for))),
@@ -92,6 +97,8 @@ impl<S> Socket<S> {
             left: None,
             stalled: None,
             overdue: None,
+            interim: Vec::new(),
+            is_between: true,
         }
     }
 
@@ -146,6 +153,7 @@ impl<S> Socket<S> {
         result: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let Poll::Ready(Ok(bytes)) = result else { return self.timed(context, result) };
+        self.is_between = false;
         let waited = self.stalled.take().map_or(Duration::ZERO, |(since, _)| since.elapsed());
         if let Some(left) = self.left {
             let left = left.saturating_sub(waited) + self.patience.earned(bytes as u64);
@@ -162,6 +170,7 @@ impl<S> Socket<S> {
     ) -> Poll<io::Result<()>> {
         if result.is_ready() {
             self.left = None;
+            self.is_between = true;
         }
         self.timed(context, result)
     }
@@ -218,17 +227,37 @@ impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
     }
 }
 
+impl<S: AsyncWrite + Unpin> Socket<S> {
+    /// Writes interim answers before what the library writes next. Once it has begun to write
+    /// something, they would be in the middle of it, and are dropped.
+    fn write_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(waiting) = self.streams.interim().take().filter(|_| self.is_between) {
+            self.interim.extend(waiting);
+        }
+        while !self.interim.is_empty() {
+            let written = Pin::new(&mut self.inner).poll_write(context, &self.interim);
+            let bytes = ready!(self.timed(context, written))?;
+            self.interim.drain(..bytes);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
 impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.write_interim(context))?;
         let written = Pin::new(&mut self.inner).poll_write(context, bytes);
         self.written(context, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The library has nothing left to write.
+        self.is_between = true;
+        ready!(self.write_interim(context))?;
         let flushed = Pin::new(&mut self.inner).poll_flush(context);
         self.flushed(context, flushed)
     }
@@ -243,6 +272,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.write_interim(context))?;
         let written = Pin::new(&mut self.inner).poll_write_vectored(context, slices);
         self.written(context, written)
     }

@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::client::{Answer, open, post, raw, request, send, try_send};
+use super::strict::ask;
 use super::target::Target;
 
 type At = Arc<Target>;
@@ -410,6 +411,20 @@ pub(crate) async fn expect_100_continue_is_answered(at: At) {
         let answer = super::client::read_to_close(&mut stream).await;
         assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
     }
+}
+
+pub(crate) async fn peer_d1_an_upgrade_that_is_offered_is_ignored(at: At) {
+    let offer = "POST /payments HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer alice\r\n\
+                 Content-Type: application/json\r\nIdempotency-Key: k\r\nContent-Length: 2\r\n\
+                 Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\
+                 \r\n\r\n{}";
+    for is_replay in [false, true] {
+        let answers = ask(at.address, offer.as_bytes(), 1).await.unwrap();
+        let answer = &answers.all[0];
+        assert_eq!(answer.status(), 201, "{answer:?}");
+        assert_eq!(answer.all("idempotency-replayed").len(), usize::from(is_replay));
+    }
+    assert_eq!(at.app.ran(), 1);
 }
 
 pub(crate) async fn redirects_are_not_followed(at: At) {

@@ -4,52 +4,20 @@
 
 use std::net::SocketAddr;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::client::{post, request, send};
+use super::frames::{
+    CANCEL, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, INTERNAL_ERROR, NO_ERROR, RST_STREAM,
+    block, frame,
+};
 use super::target::{Gateway, Setup, Target, folder};
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-
-const END_STREAM: u8 = 1;
-const ACK: u8 = 1;
-const END_HEADERS: u8 = 4;
-
-const NO_ERROR: u32 = 0;
-const INTERNAL_ERROR: u32 = 2;
-const CANCEL: u32 = 8;
 
 /// Half of a body that is whole JSON lines all the same.
 const HALF: &str = "{\"pay\":1}\n";
 const WHOLE: &str = "{\"pay\":1}\n{\"pay\":2}\n";
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let mut frame = length[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
-}
-
-/// Headers as literals that no table keeps.
-fn block(headers: &[(&str, &str)]) -> Vec<u8> {
-    let mut block = Vec::new();
-    for (name, value) in headers {
-        block.push(0);
-        for text in [name, value] {
-            block.push(u8::try_from(text.len()).unwrap());
-            block.extend(text.as_bytes());
-        }
-    }
-    block
-}
 
 /// The head of a POST by alice.
 fn head(stream: u32, path: &str, key: Option<&str>, flags: u8) -> Vec<u8> {
@@ -63,55 +31,6 @@ fn head(stream: u32, path: &str, key: Option<&str>, flags: u8) -> Vec<u8> {
     ];
     headers.extend(key.map(|key| ("idempotency-key", key)));
     frame(HEADERS, END_HEADERS | flags, stream, &block(&headers))
-}
-
-/// A connection whose frames are ours.
-struct Frames(TcpStream);
-
-impl Frames {
-    async fn open(to: SocketAddr) -> Self {
-        let mut stream = TcpStream::connect(to).await.unwrap();
-        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-        stream.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
-        Self(stream)
-    }
-
-    async fn send(&mut self, frames: &[Vec<u8>]) {
-        self.0.write_all(&frames.concat()).await.unwrap();
-    }
-
-    async fn next(&mut self) -> (u8, u8, u32, Vec<u8>) {
-        let mut head = [0; 9];
-        self.0.read_exact(&mut head).await.unwrap();
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        let mut payload = vec![0; usize::try_from(length).unwrap()];
-        self.0.read_exact(&mut payload).await.unwrap();
-        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-        (head[3], head[4], stream, payload)
-    }
-
-    /// Waits until all that was sent has been taken in.
-    async fn seen(&mut self) {
-        self.send(&[frame(PING, 0, 0, b"are you?")]).await;
-        while self.next().await.0 != PING {}
-    }
-
-    /// The body of the answer to a stream.
-    async fn body(&mut self, of: u32) -> String {
-        let mut body = Vec::new();
-        loop {
-            let (kind, flags, stream, payload) = self.next().await;
-            if kind == SETTINGS && flags & ACK == 0 {
-                self.send(&[frame(SETTINGS, ACK, 0, &[])]).await;
-            } else if stream == of && [DATA, HEADERS, RST_STREAM].contains(&kind) {
-                assert_ne!(kind, RST_STREAM, "the stream was reset");
-                body.extend(if kind == DATA { payload } else { Vec::new() });
-                if flags & END_STREAM != 0 {
-                    return String::from_utf8(body).unwrap();
-                }
-            }
-        }
-    }
 }
 
 /// An upstream that never answers, and says what came on each connection once it was closed.

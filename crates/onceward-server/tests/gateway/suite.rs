@@ -71,5 +71,6 @@ suite! {
     ruling_6_under_hold_an_unknown_outcome_stays_unknown: { hold: true };
     a_lease_is_renewed_while_the_work_goes_on: { lease_ms: 900, wait_ms: 1 };
     expect_100_continue_is_answered: {};
+    peer_d1_an_upgrade_that_is_offered_is_ignored: {};
     redirects_are_not_followed: {};
 }

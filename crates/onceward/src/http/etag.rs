@@ -8,7 +8,7 @@ use std::fmt;
 
 use http::HeaderValue;
 
-/// Tags that one header may name.
+/// Tags that one header may name, and empty elements that are passed over in it.
 pub const TAGS_MAX: usize = 64;
 /// What a proxy that compresses appends to the tag of what it compressed.
 const ALTERED_SUFFIXES: [&str; 3] = ["-gzip", "-br", "-zstd"];
@@ -137,25 +137,42 @@ impl Tags {
     }
 }
 
+/// Reads one line. Empty elements of the list are passed over (RFC 9110 section 5.6.1.2), but a
+/// line of nothing else names no tag: half a precondition protects nobody.
 fn read_line(line: &str, tags: &mut Vec<ETag>) -> Result<(), NotTags> {
-    let mut rest = line;
+    let before = tags.len();
+    let (mut rest, mut empty) = (line, 0);
     loop {
-        let (weak, quoted) = match rest.strip_prefix("W/") {
-            Some(quoted) => (true, quoted),
-            None => (false, rest),
+        rest = match rest.strip_prefix(',') {
+            Some(next) if empty < TAGS_MAX => {
+                empty += 1;
+                next.trim_start()
+            }
+            Some(_) => return Err(NotTags),
+            None if rest.is_empty() => break,
+            None => read_tag(rest, tags)?,
         };
-        let opaque = quoted.strip_prefix('"').ok_or(NotTags)?;
-        let (opaque, after) = opaque.split_once('"').ok_or(NotTags)?;
-        if tags.len() == TAGS_MAX {
-            return Err(NotTags);
-        }
-        tags.push(ETag { weak, ..ETag::strong(opaque)? });
-        let after = after.trim_start();
-        match after.strip_prefix(',') {
-            Some(next) => rest = next.trim_start(),
-            None if after.is_empty() => return Ok(()),
-            None => return Err(NotTags),
-        }
+    }
+    if tags.len() == before { Err(NotTags) } else { Ok(()) }
+}
+
+/// Reads one tag; what is left begins at the comma behind it and the element after that.
+fn read_tag<'a>(text: &'a str, tags: &mut Vec<ETag>) -> Result<&'a str, NotTags> {
+    let (weak, quoted) = match text.strip_prefix("W/") {
+        Some(quoted) => (true, quoted),
+        None => (false, text),
+    };
+    let opaque = quoted.strip_prefix('"').ok_or(NotTags)?;
+    let (opaque, after) = opaque.split_once('"').ok_or(NotTags)?;
+    if tags.len() == TAGS_MAX {
+        return Err(NotTags);
+    }
+    tags.push(ETag { weak, ..ETag::strong(opaque)? });
+    let after = after.trim_start();
+    match after.strip_prefix(',') {
+        Some(next) => Ok(next.trim_start()),
+        None if after.is_empty() => Ok(after),
+        None => Err(NotTags),
     }
 }
 
@@ -191,14 +208,25 @@ mod tests {
 
     #[test]
     fn what_is_not_a_list_of_tags_is_refused_whole() {
-        let bad =
-            ["", "a", "\"a", "\"a\" \"b\"", "\"a\",", "w/\"a\"", "*, \"a\"", "\"a b\"", ",\"a\""];
-        for bad in bad {
+        for bad in
+            ["", ",", " , ,", "a", "\"a", "\"a\" \"b\"", "w/\"a\"", "*, \"a\"", "\"a b\"", "*,"]
+        {
             assert_eq!(read(&[bad]), Err(NotTags), "{bad:?}");
         }
         assert_eq!(read(&["*", "\"a\""]), Err(NotTags));
         assert_eq!(read(&["\"a\"", "*"]), Err(NotTags));
         assert_eq!(read(&[&vec!["\"a\""; TAGS_MAX + 1].join(",")]), Err(NotTags));
+    }
+
+    #[test]
+    fn peer_d5_empty_elements_of_a_list_of_tags_are_ignored() {
+        for line in ["\"a\",", ",\"a\"", ",, \"a\" , ,", "\t\"a\"\t,\t", " ,\"a\""] {
+            assert_eq!(tag(line), tag("\"a\""), "{line:?}");
+        }
+        let Ok(Some(Tags::These(tags))) = read(&["\"a\",,W/\"b\",", ",\"c\""]) else { panic!() };
+        assert_eq!(tags.len(), 3);
+        // A reasonable number of them, and no more.
+        assert_eq!(read(&[&format!("\"a\"{}", ",".repeat(TAGS_MAX + 2))]), Err(NotTags));
     }
 
     /// RFC 9110, the table in section 8.8.3.2.

@@ -18,8 +18,9 @@ pub(super) fn unique_id() -> String {
     format!("{prefix:016x}{:016x}", count.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The request's id; made if it brings none that can be passed on.
-pub(super) fn ensure_request_id(head: &mut Parts) -> String {
+/// The request's id (`X-Request-ID`); made, and put there, if it brings none that can be passed on.
+/// For servers that answer some requests in front of the layer.
+pub fn ensure_request_id(head: &mut Parts) -> String {
     let mut lines = head.headers.get_all(names::X_REQUEST_ID).iter();
     let there = lines.next().and_then(|value| value.to_str().ok());
     let there = there.filter(|id| (1..=128).contains(&id.len())).map(ToString::to_string);

@@ -57,6 +57,7 @@ pub use drain::Drain;
 pub use etag::{ETag, NotTags, TAGS_MAX, Tags};
 pub use gates::DoorLimits;
 pub use identity::{Caller, Identity, Unidentified, looks_like_jwt};
+pub use ids::ensure_request_id;
 pub use layer::{Onceward, OncewardLayer};
 pub use outcome::{DamagedResponse, STORED_HEADERS, StoredResponse, may_store};
 pub use policy::{Commits, IfMatch, MissingKey, Mode, PermitText, Policy};

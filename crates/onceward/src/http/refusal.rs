@@ -60,6 +60,8 @@ pub enum Code {
     UpstreamTimeout,
     /// What is stored is damaged.
     Damaged,
+    /// The upstream leads back to the gateway that asks it.
+    Loop,
 }
 
 /// A row of the table.
@@ -79,7 +81,7 @@ pub struct Meaning {
 
 impl Code {
     /// Every code.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::KeyRequired,
         Self::KeyInvalid,
         Self::BodyNotCanonical,
@@ -103,6 +105,7 @@ impl Code {
         Self::Shed,
         Self::UpstreamTimeout,
         Self::Damaged,
+        Self::Loop,
     ];
 
     /// What it means.
@@ -175,6 +178,7 @@ impl Code {
                 ("upstream.timeout", 504, "The upstream took too long", true, Reuse)
             }
             Self::Damaged => ("store.corrupt", 500, "Stored data is damaged", false, Reuse),
+            Self::Loop => ("upstream.loop", 508, "The upstream leads back here", false, Reuse),
         };
         Meaning { code, status, title, retryable, key_advice }
     }
