@@ -8,7 +8,7 @@ use std::time::Duration;
 use onceward::core::audit::Trace;
 use onceward::core::decide::{Enqueue, NewJob, Resolution, Resolved};
 use onceward::core::key::Subject;
-use onceward::core::record::{Record, State};
+use onceward::core::record::{OnAbandoned, Record, State};
 use onceward::core::retry::{Backoff, JOB_BACKOFF};
 use onceward::engine::Engine;
 use onceward::store::memory::MemoryStore;
@@ -178,6 +178,38 @@ async fn a22_a_permanent_error_is_poison_at_once_and_can_be_retried_or_discarded
     let discard = engine.resolve(&job("b").key, &Resolution::Discard, &by).await;
     assert_eq!(discard.unwrap(), Resolved::Ok);
     assert!(engine.look(&job("b").key).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn h5_a_job_under_hold_whose_handler_breaks_off_waits_for_a_person() {
+    for panics in [true, false] {
+        let engine = engine();
+        let ran = Arc::new(AtomicU32::new(0));
+        let counts = ran.clone();
+        let builder = Worker::builder(engine.clone())
+            .queue("mail")
+            .backoff(QUICK)
+            .time_limit(Duration::from_millis(50))
+            .handler(move |_: Context| {
+                counts.fetch_add(1, Ordering::SeqCst);
+                async move {
+                    assert!(!panics, "charged, and broken off");
+                    std::future::pending::<Result<(), JobError>>().await
+                }
+            });
+        let (builder, mut events) = heard(builder);
+        let worker = builder.start().unwrap();
+        let mut job = job("a");
+        job.terms.on_abandoned = OnAbandoned::Hold;
+        engine.enqueue(&job).await.unwrap();
+        until(&mut events, |happened| matches!(happened, Happened::Unknown { .. })).await;
+        let held = record(&engine, &job).await;
+        assert_eq!((held.state, held.attempt), (State::Unknown, 1), "{held:?}");
+        assert_eq!(audited(&engine, "job.unknown").await.len(), 1);
+        let counts = worker.counts();
+        assert_eq!((counts.unknown, counts.failed, ran.load(Ordering::SeqCst)), (1, 0, 1));
+        worker.drain(LONG).await;
+    }
 }
 
 #[tokio::test]

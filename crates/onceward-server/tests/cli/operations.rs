@@ -76,7 +76,7 @@ fn migrate_makes_a_store() {
     let folder = folder("migrate");
     let made = run(&folder, &["migrate", "--json"]).json();
     assert_eq!((&made["store"], &made["version"]), (&"sqlite:onceward.db".into(), &1.into()));
-    assert_eq!(run(&folder, &["migrate"]).ok(), "sqlite:onceward.db is at schema version 1.\n");
+    assert_eq!(run(&folder, &["migrate"]).ok(), "sqlite:onceward.db is at schema version 2.\n");
     let empty = run(&folder, &["keys", "list"]).ok();
     assert_eq!(empty, "No records in sqlite:onceward.db fit.\n");
     let other = run(&folder, &["migrate", "--store", "sqlite:other.db"]);

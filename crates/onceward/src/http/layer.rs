@@ -323,7 +323,7 @@ where
             admitted.sight = sight;
             admitted.keep_payload(policy, &door.leaf_key);
             let mut head = for_handler(head, policy, &caller);
-            Claimed::by(&mut head, &door);
+            Claimed::by(&mut head, &door, &key);
             match policy.commits {
                 Commits::Two => {
                     let at = (policy.clone(), place.route);

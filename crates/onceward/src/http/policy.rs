@@ -100,7 +100,8 @@ pub struct Policy {
     pub wait_ms: u64,
     /// How long a claim holds without renewal; it is renewed before half of it. Default: 30 s.
     pub lease_ms: u64,
-    /// What happens when a lease runs out. Default: rerun.
+    /// What happens when nobody knows how an attempt ended: its lease ran out, no whole answer
+    /// came, or one of 408 or 5xx. Default: rerun.
     pub on_abandoned: OnAbandoned,
     /// How many commits a first execution takes. Default: two.
     pub commits: Commits,

@@ -10,39 +10,56 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body::Body as HttpBody;
 use tower_service::Service;
 
 use super::admit::required_if_match;
 use super::body::{Body, BoxError};
 use super::door::Door;
+use super::names;
 use super::pass::{call, failed};
 use super::policy::{Mode, Policy};
 use super::refusal::{Code, Refusal};
 use super::route::Place;
 use super::said::Refused;
+use super::spelling::one_spelling;
 
-/// Whose claims a request is under, outermost first. Only this file can make one.
+/// The claims that a request is under, outermost first. Only this file can make one.
+#[derive(Clone, Default)]
+pub(super) struct Claimed(Vec<One>);
+
+/// A claim of a door, and the request that it was made for.
 #[derive(Clone)]
-pub(super) struct Claimed(Vec<Arc<Door>>);
+struct One {
+    door: Arc<Door>,
+    method: Method,
+    path: String,
+    key: String,
+}
 
 impl Claimed {
-    /// Notes that this door has claimed the request.
-    pub(super) fn by(head: &mut Parts, door: &Arc<Door>) {
-        let mut doors = head.extensions.remove().unwrap_or(Self(Vec::new()));
-        doors.0.push(door.clone());
-        head.extensions.insert(doors);
+    /// Notes that this door claims the request, under this key of the client's.
+    pub(super) fn by(head: &mut Parts, door: &Arc<Door>, key: &str) {
+        let (method, path) = (head.method.clone(), one_spelling(head.uri.path()).into_owned());
+        let claims = head.extensions.get_or_insert_default::<Self>();
+        claims.0.push(One { door: door.clone(), method, path, key: key.into() });
     }
 
-    /// Whether this door's request was claimed on its store already, and by whom.
+    /// Whether this request was claimed on the door's store already, and by whom. A handler may
+    /// make further requests out of its own, extensions and all: those are claimed as others are.
     pub(super) fn over<B>(door: &Arc<Door>, request: &Request<B>) -> Option<Outer> {
-        let Self(doors) = request.extensions().get()?;
-        if doors.iter().any(|outer| Arc::ptr_eq(outer, door)) {
+        let Self(claims) = request.extensions().get()?;
+        let path = one_spelling(request.uri().path());
+        let key = request.headers().get(names::IDEMPOTENCY_KEY)?.as_bytes();
+        let same = claims.iter().filter(|one| {
+            one.method == *request.method() && one.path == *path && one.key.as_bytes() == key
+        });
+        let mut doors = same.map(|one| &one.door);
+        if doors.clone().any(|outer| Arc::ptr_eq(outer, door)) {
             return Some(Outer::Itself);
         }
-        let shares = |outer: &Arc<Door>| outer.engine.shares_store(&door.engine);
-        doors.iter().any(shares).then_some(Outer::Another)
+        doors.any(|outer| outer.engine.shares_store(&door.engine)).then_some(Outer::Another)
     }
 }
 

@@ -59,6 +59,11 @@ pub enum Happened {
         /// Why.
         error: String,
     },
+    /// Its handler broke off, and the job is one that is held then: a person decides.
+    Unknown {
+        /// How.
+        error: String,
+    },
     /// Its handler was cut.
     Cut(Cut),
     /// The store refused a step of it, because another attempt was granted: the typed error that a
@@ -92,6 +97,8 @@ pub struct Counts {
     pub failed: u64,
     /// Jobs that are dead letters now.
     pub dead: u64,
+    /// Jobs that wait for a person: nobody knows what their handlers did.
+    pub unknown: u64,
     /// Handlers that were cut.
     pub cut: u64,
     /// Steps of late attempts that were refused.
@@ -113,6 +120,7 @@ struct Inner {
     done: AtomicU64,
     failed: AtomicU64,
     dead: AtomicU64,
+    unknown: AtomicU64,
     cut: AtomicU64,
     refused: AtomicU64,
     overtaken: AtomicU64,
@@ -130,6 +138,7 @@ impl Observer {
             Happened::Done => Some(&self.0.done),
             Happened::Failed { .. } => Some(&self.0.failed),
             Happened::Dead { .. } => Some(&self.0.dead),
+            Happened::Unknown { .. } => Some(&self.0.unknown),
             Happened::Cut(_) => Some(&self.0.cut),
             Happened::Refused(_) => Some(&self.0.refused),
             Happened::Overtaken => Some(&self.0.overtaken),
@@ -162,6 +171,7 @@ impl Observer {
             done: of(&self.0.done),
             failed: of(&self.0.failed),
             dead: of(&self.0.dead),
+            unknown: of(&self.0.unknown),
             cut: of(&self.0.cut),
             refused: of(&self.0.refused),
             overtaken: of(&self.0.overtaken),

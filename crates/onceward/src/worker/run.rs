@@ -2,7 +2,8 @@
 //!
 //! Rule: whatever the handler does, one of these is recorded under the attempt's fence: done with
 //! its writes, failed with a time to try again, dead; or nothing, when the attempt was overtaken
-//! and the refusal is recorded instead. A panic is a failure like any other.
+//! and the refusal is recorded instead. A panic and a time limit are failures like any other, but
+//! for a job that is held where nobody knows what it did: that waits for a person.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use onceward_core::decide::{Completion, Finish, Permit, Refusal, Retry};
+use onceward_core::record::OnAbandoned;
 use onceward_core::retry::Backoff;
 
 use super::context::Context;
@@ -50,6 +52,14 @@ impl Drop for Running<'_> {
     }
 }
 
+/// How a handler ended that has done nothing to be recorded.
+enum Ended {
+    /// It says so.
+    Failed(JobError),
+    /// It panicked, or was cut off at its time limit.
+    Broken(String),
+}
+
 struct Attempt<'a> {
     queue: &'a Queue,
     keep: &'a Keep,
@@ -69,7 +79,8 @@ impl Attempt<'_> {
             let returned = self.keep.held.lease.within(self.handle(context.clone())).await;
             let done = match returned {
                 Err(why) => return self.cut(why).await,
-                Ok(Err(error)) => return self.failed(error).await,
+                Ok(Err(Ended::Failed(error))) => return self.failed(error).await,
+                Ok(Err(Ended::Broken(why))) => return self.broken(why).await,
                 Ok(Ok(done)) => done,
             };
             self.tell(Happened::Returned);
@@ -89,7 +100,7 @@ impl Attempt<'_> {
     }
 
     /// Probes, if it has to, and runs the handler. Panics end here.
-    async fn handle(&self, context: Context) -> Result<Done, JobError> {
+    async fn handle(&self, context: Context) -> Result<Done, Ended> {
         let work = async {
             if let (Some(probe), true) = (&self.queue.probe, context.is_again())
                 && let Probe::Happened(done) = probe(context.clone()).await?
@@ -108,11 +119,31 @@ impl Attempt<'_> {
                 Ok(ended) => ended,
                 Err(_) => {
                     let why = format!("the handler took longer than {} ms", limit.as_millis());
-                    return Err(JobError::Retryable(why));
+                    return Err(Ended::Broken(why));
                 }
             },
         };
-        ended.unwrap_or_else(|panic| Err(JobError::Retryable(panic_text(&*panic))))
+        match ended {
+            Ok(returned) => returned.map_err(Ended::Failed),
+            Err(panic) => Err(Ended::Broken(panic_text(&*panic))),
+        }
+    }
+
+    /// The handler broke off, and nobody knows whether it had its effect: a failure like any other
+    /// where the job may run again; otherwise it waits for a person (ruling 6).
+    async fn broken(&self, why: String) {
+        if self.permit().record.terms.on_abandoned == OnAbandoned::Rerun {
+            return self.failed(JobError::Retryable(why)).await;
+        }
+        self.keep.held.finishing.store(true, Ordering::SeqCst);
+        let engine = &self.queue.core.engine;
+        let abandoned = self.until_answered(|| engine.abandon(self.permit(), &why)).await;
+        match abandoned {
+            Some(Ok(Finish::Lost)) => self.refused(Step::Fail).await,
+            Some(Ok(_)) => self.tell(Happened::Unknown { error: why }),
+            // Its lease ends, and that comes to the same.
+            Some(Err(_)) | None => self.tell(Happened::Cut(Cut::Lapsed)),
+        }
     }
 
     /// Records the outcome. Answers the refusal of a guard, which leaves the permit valid.

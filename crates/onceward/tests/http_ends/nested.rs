@@ -17,6 +17,7 @@ use onceward::store::memory::MemoryStore;
 use onceward::store::{Items, List};
 use onceward_core::outcome_policy::Statuses;
 use onceward_core::record::OnAbandoned;
+use tower::ServiceExt;
 
 use super::shop::{Ask, Effect, Shop, send};
 use super::support::on::On;
@@ -93,6 +94,30 @@ async fn h3_b02_layers_on_two_stores_each_claim_also_around_one_of_the_first() {
     }
     runs_once(&router, &ran).await;
     assert_eq!((records(&first).await, records(&second).await), (1, 1));
+}
+
+/// A batch: its parts are requests of their own, made out of its head, with keys of their own.
+#[tokio::test]
+async fn h3_b02_requests_that_a_handler_makes_out_of_its_own_are_claimed_as_others_are() {
+    let engine = engine();
+    let layer = OncewardLayer::new(door(&engine, Policy::default()));
+    let (charges, ran) = counting();
+    let inner = charges.layer(layer.clone());
+    let batch = async move |request: Request<Body>| {
+        let (head, _) = request.into_parts();
+        for (path, key) in [("/charges", "part"), ("/charges", "part"), ("/charges", "other")] {
+            let mut part = Request::from_parts(head.clone(), Body::from("{}"));
+            *part.uri_mut() = path.parse().unwrap();
+            part.headers_mut().insert("idempotency-key", key.parse().unwrap());
+            part.headers_mut().remove("content-length");
+            assert_eq!(inner.clone().oneshot(part).await.unwrap().status(), StatusCode::OK);
+        }
+    };
+    let router = Router::new().route("/batch", post(batch)).layer(layer);
+    let request = Request::post("/batch").header("idempotency-key", "k").body(Body::from("{}"));
+    let answer = router.oneshot(request.unwrap()).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert_eq!((ran.load(Ordering::SeqCst), records(&engine).await), (2, 3));
 }
 
 #[tokio::test]
