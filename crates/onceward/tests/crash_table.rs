@@ -1,4 +1,5 @@
-//! The crash table: a worker's process killed and frozen at every boundary, effects counted.
+//! The crash table: a worker's process killed and frozen at every boundary, effects counted; and one
+//! that is killed at every step of what it does with its files.
 //!
 //! This program is both sides: started as a test it runs the harness and compares what is left with
 //! `docs/crash-table.md`; told a folder and a boundary by its environment, it is the process that
@@ -6,6 +7,9 @@
 //! the page anew.
 //! The ledger is a plain append, in a document and in a file: nothing hides a duplicate.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test talks")]
+
+#[path = "crash_table/files.rs"]
+mod files;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -140,11 +144,15 @@ fn judge(run: &Left) {
 fn main() {
     let told = std::env::var("ONCEWARD_TEST_CRASH_POINT");
     if let (Ok(boundary), Ok(folder)) = (told, std::env::var("ONCEWARD_TEST_CRASH_FOLDER")) {
+        if files::told(Path::new(&folder), &boundary) {
+            return;
+        }
         return runtime().block_on(child(folder.into(), &boundary));
     }
     let cases = Blow::ALL.into_iter().flat_map(|blow| Boundary::ALL.map(|at| (at, blow)));
     // All at once: most of the time is spent waiting for leases.
     let runs: Vec<_> = cases.map(|(at, blow)| std::thread::spawn(move || run(at, blow))).collect();
+    let files = files::CASES.map(|(doing, at)| std::thread::spawn(move || files::run(doing, at)));
     let runs: Vec<Left> = runs.into_iter().map(|run| run.join().unwrap()).collect();
     println!("{}", table(&runs));
     runs.iter().for_each(judge);
@@ -152,6 +160,11 @@ fn main() {
         "{HEAD}| hit | at | transactional effects | foreign effects |\n|---|---|---|---|\n"
     );
     page.extend(runs.iter().map(promised));
+    page.push_str(files::HEAD);
+    for ((doing, at), run) in files::CASES.into_iter().zip(files) {
+        assert_eq!(run.join().unwrap(), (0, 0), "{doing:?} {at:?}: keys that ran again, alarms");
+        page.push_str(&files::line(doing, at));
+    }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/crash-table.md");
     if std::env::var("ONCEWARD_TEST_WRITE").is_ok() {
         std::fs::write(&path, page).unwrap();
@@ -163,4 +176,5 @@ fn main() {
         "docs/crash-table.md is stale: run this test with ONCEWARD_TEST_WRITE=1"
     );
     println!("test i05_i10_effects_after_a_crash_at_every_boundary ... ok");
+    println!("test h2_no_answered_key_runs_again_after_a_crash_at_any_step_with_the_files ... ok");
 }

@@ -20,6 +20,7 @@ mod damage;
 mod ends;
 mod examples;
 mod few_files;
+mod files;
 mod frames;
 mod frozen;
 mod full_disk;

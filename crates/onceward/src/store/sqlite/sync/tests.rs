@@ -149,3 +149,57 @@ async fn i02_what_was_told_survives_a_power_loss() {
     let (_, lost) = run("weak", SqliteDurability::WalNormal).await;
     assert!(!lost.is_empty(), "without a sync everything that was told is lost");
 }
+
+/// What a power loss leaves: the log as far as it was synced, and a note that may have come since.
+type Images = Arc<Mutex<Vec<(u64, Vec<u8>)>>>;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn h2_the_note_is_never_ahead_of_what_a_power_loss_leaves() {
+    let folder = Folder::new("note");
+    let path = folder.file("onceward.db");
+    SqliteStore::open(&path, SqliteOptions::default()).unwrap().close().await.unwrap();
+    std::fs::copy(&path, folder.file("begun.db")).unwrap();
+    let (images, reach) = (Images::default(), beside(&path, ".reach"));
+    let noted = images.clone();
+    let on_machine = |last| StoreClock::going_on(last, Reading::now());
+    let store = SqliteStore::open_for_writing(&path, SqliteOptions::default(), on_machine, |log| {
+        let synced = Mutex::new(0);
+        Box::new(move || {
+            let note = std::fs::read(&reach)?;
+            let (length, mut synced) = (log.metadata()?.len(), synced.lock().unwrap());
+            noted.lock().unwrap().push((*synced, note));
+            log.sync_data()?;
+            *synced = length;
+            Ok(())
+        })
+    });
+    let store = store.unwrap();
+    let kinds = || {
+        let mut notes: Vec<_> =
+            images.lock().unwrap().iter().map(|image| image.1.clone()).collect();
+        notes.dedup();
+        notes.len()
+    };
+    let mut id = 0;
+    while kinds() < 4 {
+        store.commit(vec![first_claim(id)]).await.unwrap();
+        id += 1;
+        // sleeps because a log that outgrows its bound is copied, and begins anew
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    let log = std::fs::read(beside(&path, "-wal")).unwrap();
+    store.close().await.unwrap();
+    let mut images = std::mem::take(&mut *images.lock().unwrap());
+    // The first image of each note has the shortest log.
+    images.dedup_by(|later, earlier| later.1 == earlier.1);
+    for (n, (synced, note)) in images.into_iter().enumerate() {
+        let image = folder.file(&format!("image-{n}.db"));
+        std::fs::copy(folder.file("begun.db"), &image).unwrap();
+        std::fs::write(beside(&image, "-wal"), &log[..usize::try_from(synced).unwrap()]).unwrap();
+        std::fs::write(beside(&image, ".reach"), note).unwrap();
+        let store = SqliteStore::open(&image, SqliteOptions::default());
+        let store = store.unwrap_or_else(|why| panic!("image {n}: {why}"));
+        assert_eq!(store.standing().alarms, [""; 0], "image {n}");
+        store.close().await.unwrap();
+    }
+}
