@@ -4,7 +4,7 @@
 //! Several processes on one store may do so at once. What fails is logged and comes again; nothing
 //! here is in a request's way.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use onceward::audit::{LostNotes, SealKey, SealReport, Sealer};
@@ -34,6 +34,7 @@ const LAST_SEALS_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) struct Upkeep {
     tasks: Vec<JoinHandle<()>>,
     sealer: Sealer,
+    told: Arc<Told>,
 }
 
 impl Upkeep {
@@ -63,14 +64,21 @@ impl Upkeep {
             }
         };
         let lost = count_lost(LostNotes::new(engine.clone()), is_alone(engine), metrics.clone());
-        let standing = tell_standing(engine.clone());
+        let told = Arc::new(Told::default());
+        let (looks, looked) = (told.clone(), engine.clone());
+        let standing = async move {
+            loop {
+                looks.look(&looked);
+                tokio::time::sleep(STANDING_EVERY).await;
+            }
+        };
         let tasks = vec![
             tokio::spawn(seal),
             tokio::spawn(drop),
             tokio::spawn(lost),
             tokio::spawn(standing),
         ];
-        Self { tasks, sealer }
+        Self { tasks, sealer, told }
     }
 
     /// Seals what was written last, once nothing more is: whoever changes it afterwards is found.
@@ -83,6 +91,7 @@ impl Upkeep {
             let _ = task.await;
         }
         drop(between);
+        self.told.look(engine);
         engine.flush_notes().await;
         let last = async {
             while matches!(self.sealer.pass().await, Ok(SealReport { more: true, .. })) {}
@@ -93,19 +102,21 @@ impl Upkeep {
     }
 }
 
-/// Logs what becomes of the store, each sentence once for as long as it holds.
-async fn tell_standing(engine: Engine) {
-    let mut told = Standing::default();
-    loop {
+/// What was logged of how the store is: each sentence once for as long as it holds.
+#[derive(Debug, Default)]
+struct Told(Mutex<Standing>);
+
+impl Told {
+    fn look(&self, engine: &Engine) {
         let now = engine.standing();
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for alarm in now.alarms.iter().filter(|alarm| !told.alarms.contains(alarm)) {
             tracing::error!("{alarm}");
         }
         for warning in now.warnings.iter().filter(|warning| !told.warnings.contains(warning)) {
             tracing::warn!("{warning}");
         }
-        told = now;
-        tokio::time::sleep(STANDING_EVERY).await;
+        *told = now;
     }
 }
 

@@ -1,5 +1,5 @@
-//! The crash table: a worker's process killed and frozen at every boundary, effects counted; and one
-//! that is killed at every step of what it does with its files.
+//! The crash table: a worker's process killed and frozen at every boundary, effects counted; and a
+//! process killed at every step of what it does with its files.
 //!
 //! This program is both sides: started as a test it runs the harness and compares what is left with
 //! `docs/crash-table.md`; told a folder and a boundary by its environment, it is the process that
