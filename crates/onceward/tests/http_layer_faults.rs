@@ -62,6 +62,14 @@ async fn slow(State(upstream): State<Arc<Upstream>>, request: Request<Body>) -> 
     format!("attempt {attempt}")
 }
 
+/// Charges, waits to be let go, and says that it failed.
+async fn fails(State(upstream): State<Arc<Upstream>>) -> StatusCode {
+    upstream.ran.fetch_add(1, Ordering::SeqCst);
+    upstream.started.add_permits(1);
+    upstream.go_on[0].acquire().await.unwrap().forget();
+    StatusCode::BAD_GATEWAY
+}
+
 /// Answers a head when the first attempt is let go, and its body when the second one is.
 async fn trickles(State(upstream): State<Arc<Upstream>>) -> Body {
     upstream.started.add_permits(1);
@@ -128,6 +136,7 @@ fn place(store: Arc<dyn Store>, policy: Policy) -> Arc<Place> {
     let router = Router::new()
         .route("/slow", post(slow))
         .route("/says", post(says))
+        .route("/fails", post(fails))
         .route("/trickles", post(trickles))
         .with_state(upstream.clone())
         .layer(OncewardLayer::new(door));
@@ -367,6 +376,30 @@ async fn a_silent_store_is_503_in_time_and_what_it_granted_is_given_back() {
     answer.is("attempt 1", false);
     assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
     assert_eq!(place.ran(), 1);
+}
+
+#[tokio::test]
+async fn h5_an_unknown_end_that_can_not_be_recorded_ends_with_its_lease_all_the_same() {
+    for (fault, count) in [(Fault::Before, MANY), (Fault::After, 3)] {
+        for on_abandoned in [OnAbandoned::Hold, OnAbandoned::Rerun] {
+            let policy =
+                Policy { on_abandoned, lease_ms: 300, wait_ms: 10_000, ..Policy::default() };
+            let (store, place) = faulty(policy);
+            let asked = place.clone();
+            let first = tokio::spawn(async move { asked.send("/fails", "{}").await });
+            place.upstream.started.acquire().await.unwrap().forget();
+            store.set_plan(FaultPlan::Named(vec![(Method::Commit, fault); count]));
+            place.go_on(1);
+            let first = first.await.unwrap();
+            assert_eq!(first.status, 502);
+            assert_eq!(first.headers["idempotency-stored"], "false");
+            store.set_plan(FaultPlan::Quiet);
+            place.go_on(1);
+            let retry = place.send("/fails", "{}").await;
+            let expected = if on_abandoned == OnAbandoned::Hold { (409, 1) } else { (502, 2) };
+            assert_eq!((retry.status, place.ran()), expected, "{fault:?}: {retry:?}");
+        }
+    }
 }
 
 /// Answers with the status that the body names, and completes nothing.
