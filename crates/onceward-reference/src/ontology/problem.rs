@@ -8,6 +8,7 @@ use onceward::engine::EngineError;
 use onceward::events::EventsError;
 use onceward::http::Refusal;
 use onceward::projection::ViewError;
+use onceward::store::StoreError;
 use serde_json::{Map, Value, json};
 
 use super::Target;
@@ -134,6 +135,15 @@ impl Problem {
             .with("differs", json!(differs))
     }
 
+    /// What is stored is not what was written: to send the same again is of no use.
+    fn corrupt() -> Self {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        let detail = "what is stored is damaged; whoever runs this service has to restore it";
+        let mut problem = Self::new(status, "store.corrupt", "What is stored is damaged", detail);
+        problem.retry_after_s = None;
+        problem
+    }
+
     fn unavailable(code: &'static str, detail: &str) -> Self {
         let title = "The store gives no answer";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code, title, detail)
@@ -144,6 +154,11 @@ impl From<EventsError> for Problem {
     fn from(error: EventsError) -> Self {
         match error {
             EventsError::Limit(limit) => limit.into(),
+            EventsError::Engine(error @ EngineError::Store(StoreError::Corrupt(_))) => error.into(),
+            error @ EventsError::Corrupt(_) => {
+                tracing::error!(error = %error, code = error.code(), "the event store");
+                Self::corrupt()
+            }
             error => {
                 tracing::warn!(error = %error, code = error.code(), "the event store");
                 // Whether it was appended or not: the same command again finds out.
@@ -158,6 +173,10 @@ impl From<EngineError> for Problem {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Limit(limit) => limit.into(),
+            error @ EngineError::Store(StoreError::Corrupt(_)) => {
+                tracing::error!(error = %error, "the store");
+                Self::corrupt()
+            }
             error => {
                 tracing::warn!(error = %error, "the store gave no answer");
                 Self::unavailable("store.unavailable", "try again")
@@ -168,6 +187,10 @@ impl From<EngineError> for Problem {
 
 impl From<ViewError> for Problem {
     fn from(error: ViewError) -> Self {
+        if let ViewError::Broken(_) = error {
+            tracing::error!(error = %error, "the view");
+            return Self::corrupt();
+        }
         tracing::warn!(error = %error, "the view gave no answer");
         Self::unavailable("view.unavailable", "try again")
     }

@@ -167,9 +167,16 @@ impl Workers {
         relay: impl Fn() -> RelayStatus + Send + Sync + 'static,
     ) -> impl Future<Output = ()> + Send + 'static {
         let every = self.settings.relay.metrics_every;
+        let events = self.events.clone();
+        let mut told = Vec::new();
         async move {
             loop {
                 tokio::time::sleep(every).await;
+                let alarms = events.alarms();
+                for alarm in alarms.iter().filter(|alarm| !told.contains(*alarm)) {
+                    tracing::error!("{alarm}");
+                }
+                told = alarms;
                 let now = relay();
                 tracing::info!(
                     active = now.active,

@@ -181,7 +181,10 @@ async fn look(state: &AdminState) -> HealthAnswer {
         }
     };
     let (store, cache_up) = tokio::join!(store_answers(state), cached);
-    let standing = state.engine().standing();
+    let mut standing = state.engine().standing();
+    if let Some(views) = state.views() {
+        standing.alarms.extend(views.events().alarms());
+    }
     let (readable, trouble) = match store {
         StoreAnswer::Takes => (true, None),
         StoreAnswer::ReadOnly(why) => (true, Some(why)),

@@ -12,6 +12,7 @@
 
 mod commands;
 mod crash;
+mod damage;
 mod flow;
 mod killed;
 #[path = "../support/service.rs"]

@@ -8,6 +8,7 @@
 //! created only if it is not there, and only then the append is answered. The segments are the
 //! truth: the engine's store tells quickly where an event lies, and can be made anew from them.
 
+mod alarms;
 mod append;
 mod cache;
 mod error;

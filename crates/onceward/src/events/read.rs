@@ -305,8 +305,12 @@ impl Shared {
 
     /// A segment that is there.
     pub(super) async fn segment(&self, number: u64) -> Result<Arc<Segment>, EventsError> {
-        let missing = || EventsError::Corrupt(format!("segment {number} is missing"));
-        self.fetch(number).await?.ok_or_else(missing)
+        if let Some(segment) = self.fetch(number).await? {
+            return Ok(segment);
+        }
+        let missing = EventsError::Corrupt(format!("segment {number} is missing"));
+        self.alarms.note(number, Some(missing.to_string()));
+        Err(missing)
     }
 
     /// A segment, or none when there is none yet.
@@ -317,7 +321,9 @@ impl Shared {
         let Some(object) = self.objects.get(&self.names.segment(number)).await? else {
             return Ok(None);
         };
-        let segment = Arc::new(segment::decode(number, &object)?);
+        let decoded = segment::decode(number, &object);
+        self.alarms.note(number, decoded.as_ref().err().map(ToString::to_string));
+        let segment = Arc::new(decoded?);
         self.cache.keep(&segment);
         Ok(Some(segment))
     }

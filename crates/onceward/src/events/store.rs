@@ -15,6 +15,7 @@ use onceward_core::limits::{LimitError, MAX_BATCH_BYTES};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use super::alarms::Alarms;
 use super::append::{Append, AppendMany, AppendVerdict, Appended, ManyVerdict, NewEvent};
 use super::cache::Cache;
 use super::names::{self, Names};
@@ -68,6 +69,8 @@ pub(super) struct Shared {
     /// Whether no other process can write to the engine's store: then nobody else packs, and a
     /// lease that a dead process left need not be waited for.
     pub(super) alone: bool,
+    /// What is damaged or lost of the segments.
+    pub(super) alarms: Alarms,
     tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -233,6 +236,17 @@ impl EventStore {
         self.0.options.allocator.warning().map(str::to_owned).into_iter().collect()
     }
 
+    /// What is damaged or lost, as far as anyone has looked: a person has to see to it.
+    #[must_use]
+    pub fn alarms(&self) -> Vec<String> {
+        self.0.alarms.sentences()
+    }
+
+    /// Events were published up to a place behind the last one that is here.
+    pub(crate) fn note_lost(&self, published: Place, head: Place) {
+        self.0.alarms.note_lost(published, head);
+    }
+
     /// Whether this process writes the segments at the moment.
     #[must_use]
     pub fn is_packing(&self) -> bool {
@@ -295,6 +309,7 @@ impl Shared {
             leading: watch::Sender::new(false),
             stage: watch::Sender::new(Stage::Open),
             inbox,
+            alarms: Alarms::default(),
             tasks: std::sync::Mutex::default(),
         });
         Ok((shared, received))

@@ -19,6 +19,7 @@ use super::run::ROLE;
 use crate::engine::{Engine, EngineError, STORE_TENANT};
 use crate::events::{Event, Place};
 use crate::handlers::role_key;
+use crate::store::StoreError;
 
 /// Where the mark is kept.
 const LOGS: &str = "onceward.logs";
@@ -146,6 +147,8 @@ fn place_of(position: u64) -> Place {
 fn unavailable(error: &EngineError) -> LogError {
     if error.is_retryable() {
         LogError::Unavailable(error.to_string())
+    } else if matches!(error, EngineError::Store(StoreError::Corrupt(_))) {
+        LogError::Damaged(error.to_string())
     } else {
         LogError::Broken(error.to_string())
     }

@@ -22,7 +22,11 @@ pub enum LogError {
     /// Someone else publishes now: this relay was overtaken.
     #[error("another relay has taken over")]
     Overtaken,
-    /// What is stored is not what was written, or can't be.
+    /// What is stored is not what was written. It may be restored; until then nothing goes on
+    /// behind it.
+    #[error("{0}")]
+    Damaged(String),
+    /// It can't work as it is.
     #[error("{0}")]
     Broken(String),
 }
@@ -31,7 +35,7 @@ impl LogError {
     /// Whether the same may work later.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unavailable(_))
+        matches!(self, Self::Unavailable(_) | Self::Damaged(_))
     }
 }
 
@@ -45,6 +49,12 @@ pub trait Source: Send + Sync + 'static {
 
     /// Resolves when there may be an event behind a place.
     fn wait_after(&self, after: Place) -> LogFuture<'_, ()>;
+
+    /// Hears that events were published up to a place that lies behind its last one: they are lost
+    /// here. Whoever shows how the source is should say so.
+    fn falls_short(&self, published: Place, head: Place) {
+        let _ = (published, head);
+    }
 }
 
 /// Where a relay publishes.

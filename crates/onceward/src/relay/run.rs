@@ -27,6 +27,8 @@ use crate::worker::Stop;
 pub(crate) const ROLE: &str = "onceward.relay";
 /// Pause after something gave no answer, and between two tries to get the role.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Pause before what is damaged is looked at again: someone may have restored it.
+const PAUSE_DAMAGED: Duration = Duration::from_secs(2);
 /// Pause after a wait that brought nothing.
 const QUIET: Duration = Duration::from_millis(10);
 
@@ -182,7 +184,8 @@ async fn run(shared: Arc<Shared>) -> Result<(), RelayError> {
             Err(error) if error.is_retryable() => {
                 shared.status().held_by = Some(error.to_string());
                 tenure.release().await;
-                pause(&shared, PAUSE).await;
+                let damaged = matches!(error, LogError::Damaged(_));
+                pause(&shared, if damaged { PAUSE_DAMAGED } else { PAUSE }).await;
             }
             Err(error) => {
                 tenure.release().await;
@@ -259,7 +262,12 @@ impl<'a> Publishing<'a> {
     async fn begin(shared: &'a Shared, tenure: &'a Tenure) -> Result<Self, LogError> {
         let last = shared.checkpoints.load().await?.unwrap_or_default();
         let reached = shared.sink.reached().await?.unwrap_or(last.place());
-        let acknowledged = reached.min(last.place());
+        let head = shared.source.head().await?;
+        if head < last.place() {
+            shared.source.falls_short(last.place(), head);
+        }
+        // What comes now stands where the lost events stood, and was never published.
+        let acknowledged = reached.min(last.place()).min(head);
         let mut recent = Recent::new(shared.options.dedup_max);
         // What a log that was lost or set back has lost is published again.
         if acknowledged == last.place() {
@@ -300,7 +308,12 @@ impl<'a> Publishing<'a> {
         }
         let (segment, offset) = self.last.lookback;
         let from = Place { segment, offset };
-        let mut late = self.shared.source.read_after(from, options.lookback_max).await?;
+        let mut late = match self.shared.source.read_after(from, options.lookback_max).await {
+            Ok(late) => late,
+            // All of it is acknowledged: what comes behind need not wait until it is restored.
+            Err(LogError::Damaged(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
         late.retain(|(place, event)| *place <= self.acknowledged && !self.recent.has(event));
         if late.is_empty() {
             return Ok(());

@@ -18,11 +18,15 @@ impl Source for EventStore {
             Ok(())
         })
     }
+
+    fn falls_short(&self, published: Place, head: Place) {
+        self.note_lost(published, head);
+    }
 }
 
 fn said(error: EventsError) -> LogError {
     match error {
-        EventsError::Corrupt(_) => LogError::Broken(error.to_string()),
+        EventsError::Corrupt(_) => LogError::Damaged(error.to_string()),
         other => LogError::Unavailable(other.to_string()),
     }
 }
