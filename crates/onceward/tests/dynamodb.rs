@@ -15,9 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::core::batch::{Answer, Applied, Batch, Condition, Write};
+use onceward::core::decide::{Enqueue, NewJob};
+use onceward::core::fingerprint::fingerprint_bytes;
 use onceward::core::key::{Key, Kind, Subject};
-use onceward::core::record::{Body, Draft, FenceWrite};
+use onceward::core::record::{Body, Draft, FenceWrite, State};
 use onceward::core::stamp::Token;
+use onceward::engine::{Engine, Take};
 use onceward::store::dynamodb::{DynamoDbOptions, DynamoDbStore};
 use onceward::store::{Fact, Items, List, Read, Store, StoreError};
 use onceward::testing::conformance::bench::{
@@ -422,5 +425,45 @@ async fn the_readmes_row_is_what_the_store_answers() {
     );
     let readme = include_str!("../../../README.md");
     assert!(readme.contains(&row), "the README lacks this row:\n{row}");
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn i18_a_job_whose_payload_is_gone_is_dead_and_does_not_run_without_it() {
+    let place = Place::new().await;
+    let engine = Engine::new(place.store.clone());
+    let job_key = |id: &str| Key::new(Kind::Job, "acme", "mail", id).unwrap();
+    for (id, length) in [("a", 20), ("b", 20), ("c", 200_000), ("d", 200_000)] {
+        let payload = vec![b'x'; length];
+        let print = fingerprint_bytes(&payload);
+        let job = NewJob::new(job_key(id), print, payload.as_slice().into());
+        assert!(matches!(engine.enqueue(&job).await.unwrap(), Enqueue::Made));
+    }
+    for id in ["b", "d"] {
+        let items = place.items_of("").await;
+        let is_it = |item: &&Value| {
+            let sort = item["SK"]["S"].as_str().unwrap_or_default();
+            sort.ends_with(&format!("mail:{id}")) && !item["payload_seal"].is_null()
+        };
+        let item = items.iter().find(is_it).unwrap();
+        let lost = json!({ "TableName": place.options.table,
+            "Key": { "PK": item["PK"].clone(), "SK": item["SK"].clone() },
+            "UpdateExpression": "REMOVE payload, payload_at" });
+        request("UpdateItem", lost.to_string()).await.unwrap();
+    }
+    let take = Take { queue: "mail".into(), owner: "w".into(), max: 10, lease_ms: None };
+    let taken = engine.take(&take).await.unwrap();
+    let mut ids: Vec<_> = taken.iter().map(|taken| taken.permit.key().id().to_string()).collect();
+    ids.sort();
+    assert_eq!(ids, ["a", "c"]);
+    assert!(taken.iter().all(|taken| taken.payload.len() >= 20));
+    for id in ["b", "d"] {
+        let reads = vec![Read::Record { key: job_key(id), payload: false }];
+        let facts = place.store.load(reads).await.unwrap().facts;
+        let [Fact::Record(Some(found))] = &facts[..] else { panic!("{facts:?}") };
+        assert_eq!(found.stored.record.state, State::Dead, "{id}");
+        let why = found.stored.record.error.as_deref().unwrap();
+        assert!(why.contains("can't be read"), "{why}");
+    }
     place.remove().await;
 }

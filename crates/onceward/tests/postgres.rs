@@ -22,10 +22,13 @@ use std::time::{Duration, Instant};
 
 use onceward::core::audit::Entry;
 use onceward::core::batch::{Answer, Batch, Condition, There, Write};
+use onceward::core::decide::{Enqueue, NewJob};
+use onceward::core::fingerprint::fingerprint_bytes;
 use onceward::core::key::{Key, Kind};
 use onceward::core::limits::MAX_BATCH_WRITES;
 use onceward::core::record::{Body, FenceWrite, State, Time};
 use onceward::core::stamp::{At, Fence};
+use onceward::engine::{Engine, Take};
 use onceward::store::memory::MemoryStore;
 use onceward::store::postgres::{PostgresOptions, PostgresStore};
 use onceward::store::{
@@ -1143,5 +1146,34 @@ async fn a_put_that_keeps_replaces_or_clears_what_lies_beside_it() {
     applied(&commit(&store, &batch(vec![], vec![put(cleared)])).await);
     assert_eq!(outcome().await, None);
     assert_eq!(place.count("SELECT count(*) FROM outcomes").await, 0);
+    place.remove().await;
+}
+
+#[tokio::test]
+async fn i18_a_job_whose_payload_is_gone_is_dead_and_does_not_run_without_it() {
+    let place = Place::new("lost_payload").await;
+    let engine = Engine::new(Arc::new(place.store().await));
+    for (id, length) in [("a", 20), ("b", 20), ("c", 50_000), ("d", 50_000)] {
+        let payload = vec![b'x'; length];
+        let print = fingerprint_bytes(&payload);
+        let job = NewJob::new(key(Kind::Job, id), print, payload.as_slice().into());
+        assert!(matches!(engine.enqueue(&job).await.unwrap(), Enqueue::Made));
+    }
+    place
+        .sql(
+            "DELETE FROM payloads WHERE id IN \
+             (SELECT payload_id FROM records WHERE name IN ('scope:b', 'scope:d'))",
+        )
+        .await;
+    let take = Take { queue: "scope".into(), owner: "w".into(), max: 10, lease_ms: None };
+    let taken = engine.take(&take).await.unwrap();
+    let ids: Vec<_> = taken.iter().map(|taken| taken.permit.key().id().to_string()).collect();
+    assert_eq!(ids, ["a", "c"]);
+    let dead = List::Records { tenant: None, scope: None, state: Some(State::Dead) };
+    let Items::Records(dead) = engine.list(dead, None, 10).await.unwrap().items else { panic!() };
+    let ids: Vec<_> = dead.iter().map(|job| job.key.id().to_string()).collect();
+    assert_eq!(ids, ["b", "d"]);
+    assert!(dead.iter().all(|job| job.error.as_deref().unwrap().contains("can't be read")));
+    engine.close().await.unwrap();
     place.remove().await;
 }

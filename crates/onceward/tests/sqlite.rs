@@ -3,6 +3,8 @@
 
 #![cfg(feature = "sqlite")]
 
+#[path = "sqlite/clock.rs"]
+mod clock;
 #[path = "sqlite/crash.rs"]
 mod crash;
 #[path = "sqlite/files.rs"]
@@ -430,6 +432,39 @@ async fn i18_a_job_whose_payload_is_damaged_is_dead_and_its_neighbours_run() {
     let why = dead[0].error.as_deref().unwrap();
     assert!(why.contains("can't be read"), "{why}");
     assert!(engine.take(&take).await.unwrap().is_empty());
+}
+
+/// Small payloads come with the list, larger ones are looked up.
+#[tokio::test]
+async fn i18_a_job_whose_payload_is_gone_is_dead_and_does_not_run_without_it() {
+    let losses = [
+        "DELETE FROM payloads WHERE id = (SELECT payload_id FROM records WHERE name = 'mail:b')",
+        "UPDATE records SET payload_id = NULL WHERE name = 'mail:b'",
+        "UPDATE records SET payload_id = 7777 WHERE name = 'mail:b'",
+    ];
+    for (loss, length) in losses.into_iter().flat_map(|loss| [(loss, 20), (loss, 5_000)]) {
+        let folder = Folder::new("lost-payload");
+        let engine = Engine::new(Arc::new(folder.open()));
+        let key = |id: &str| Key::new(Kind::Job, "acme", "mail", id).unwrap();
+        let payload = vec![b'x'; length];
+        for id in ["a", "b", "c"] {
+            let job = NewJob::new(key(id), fingerprint_bytes(&payload), payload.as_slice().into());
+            assert!(matches!(engine.enqueue(&job).await.unwrap(), Enqueue::Made));
+        }
+        assert_eq!(folder.raw().execute(loss, []).unwrap(), 1, "{loss}");
+        let take = Take { queue: "mail".into(), owner: "w".into(), max: 10, lease_ms: None };
+        let taken = engine.take(&take).await.unwrap();
+        let ids: Vec<_> = taken.iter().map(|taken| taken.permit.key().id().to_string()).collect();
+        assert_eq!(ids, ["a", "c"], "{loss}, {length}");
+        assert!(taken.iter().all(|taken| taken.payload.len() == length));
+        let dead = List::Records { tenant: None, scope: None, state: Some(State::Dead) };
+        let dead = engine.list(dead, None, 10).await.unwrap().items;
+        let Items::Records(dead) = dead else { panic!() };
+        assert_eq!(dead.iter().map(|job| job.key.clone()).collect::<Vec<_>>(), [key("b")]);
+        let why = dead[0].error.as_deref().unwrap();
+        assert!(why.contains("can't be read"), "{why}");
+        engine.close().await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -73,12 +73,18 @@ async fn found(
     let owner = (key.tenant_column(), &owner);
     let outcome = bodies::read(table, owner, item, "outcome").await?;
     rows::check_outcome(&record, outcome.as_ref())?;
-    let payload = match payload {
+    let wanted = payload;
+    let payload = match wanted {
         true => bodies::read(table, owner, item, "payload").await?,
         false => None,
     };
-    if let Some(payload) = &payload {
-        rows::check_payload(item, key, payload)?;
+    match &payload {
+        Some(payload) => rows::check_payload(item, key, payload)?,
+        // Record and payload, or where it is, are one item, so that nothing is late.
+        None if wanted && record.has_payload => {
+            return Err(Failure::corrupt("a record without its payload"));
+        }
+        None => {}
     }
     Ok(Some(Found { stored: Stored { record, outcome }, payload }))
 }

@@ -259,8 +259,8 @@ impl<'c> Reads<'c> {
                 let Some((stored, payload_id)) = self.record(key, snapshot)? else {
                     return Ok(Fact::Record(None));
                 };
-                let payload_id = payload_id.filter(|_| *payload);
-                let payload = payload_id.map(|id| self.payload(key, id)).transpose()?;
+                let wanted = *payload && (stored.record.has_payload || payload_id.is_some());
+                let payload = wanted.then(|| self.payload(key, payload_id)).transpose()?;
                 Ok(Fact::Record(Some(Found { stored, payload })))
             }
             Read::Mark(subject) => {
@@ -322,7 +322,8 @@ impl<'c> Reads<'c> {
         Ok(found.next()?.map(|row| row.get(0)).transpose()?)
     }
 
-    fn payload(&mut self, key: &Key, id: i64) -> Result<Bytes, Failure> {
+    fn payload(&mut self, key: &Key, id: Option<i64>) -> Result<Bytes, Failure> {
+        // No row has the number of none.
         let mut found = self.load_payload.query([id])?;
         let Some(row) = found.next()? else {
             let what = format!("the payload of {} is missing", key.hash_hex());
