@@ -330,3 +330,36 @@ async fn bounds_are_refused_with_field_value_and_bound() {
     foreign.guard = Some(Guard::new(theirs, Rule::Next { position: 1 }).unwrap());
     assert_eq!(engine.claim(&foreign).await.unwrap_err().code(), "limit");
 }
+
+#[tokio::test]
+async fn m8_an_attempt_that_is_alive_here_is_not_taken_over_whatever_the_clock_says() {
+    for on_abandoned in [OnAbandoned::Rerun, OnAbandoned::Hold] {
+        let (engine, _, clock) = engine();
+        let mut claim = claim("k", "p");
+        claim.terms.on_abandoned = on_abandoned;
+        let granted = permit(engine.claim(&claim).await.unwrap());
+        let alive = engine.alive_here(&granted);
+        clock.advance(48 * 3_600_000);
+        for _ in 0..2 {
+            let second = engine.claim(&claim).await.unwrap();
+            let Verdict::Busy { retry_after_ms } = second else { panic!("{second:?}") };
+            assert_eq!(retry_after_ms, granted.record.terms.lease_ms);
+            engine.sweep(|_| ()).await.unwrap();
+        }
+        assert_eq!(engine.renew(&granted, None).await.unwrap(), Finish::Ok);
+        clock.advance(48 * 3_600_000);
+        drop(alive);
+        // A guard that another attempt has left behind says nothing about this one.
+        let second = engine.claim(&claim).await.unwrap();
+        match on_abandoned {
+            OnAbandoned::Rerun => {
+                let again = permit(second);
+                let old = engine.alive_here(&granted);
+                clock.advance(48 * 3_600_000);
+                assert!(permit(engine.claim(&claim).await.unwrap()).fence > again.fence);
+                drop(old);
+            }
+            OnAbandoned::Hold => assert!(matches!(second, Verdict::Unknown(_)), "{second:?}"),
+        }
+    }
+}

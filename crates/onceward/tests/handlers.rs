@@ -196,25 +196,33 @@ async fn c08_a_lease_that_runs_out_is_taken_over_under_a_higher_fence(on: On) {
     let entered = Arc::new(tokio::sync::Notify::new());
     let fences = Arc::new(Mutex::new(Vec::new()));
     let (gate, bell, seen) = (held.clone(), entered.clone(), fences.clone());
-    let work = Work::elsewhere(move |attempt| {
+    let work = move || {
         let (gate, bell, seen) = (gate.clone(), bell.clone(), seen.clone());
-        async move {
-            seen.lock().unwrap().push(attempt.fence());
-            if attempt.attempt() == 1 {
-                bell.notify_one();
-                gate.notified().await;
+        Work::elsewhere(move |attempt| {
+            let (gate, bell, seen) = (gate.clone(), bell.clone(), seen.clone());
+            async move {
+                seen.lock().unwrap().push(attempt.fence());
+                if attempt.attempt() == 1 {
+                    bell.notify_one();
+                    gate.notified().await;
+                }
+                Ok::<_, HandlerError>(())
             }
-            Ok::<_, HandlerError>(())
-        }
-    });
-    let handler = Handler::new(engine.clone(), "mail", options(), work).unwrap();
+        })
+    };
+    let handler = Handler::new(engine, "mail", options(), work()).unwrap();
+    // Another process: where the first attempt lives, nobody takes it over.
+    let elsewhere = Engine::new(opened.store.clone());
+    let other = Handler::new(elsewhere, "mail", options(), work()).unwrap();
     let first = handler.clone();
     let late = tokio::spawn(async move { first.handle(&event("a", 1)).await.unwrap() });
     entered.notified().await;
     let busy = handler.handle(&event("a", 1)).await.unwrap();
     assert!(matches!(busy, Handled::Busy { .. }), "{busy:?}");
     opened.advance(900_001).await;
-    assert_eq!(handler.handle(&event("a", 1)).await.unwrap(), Handled::Done);
+    let busy = handler.handle(&event("a", 1)).await.unwrap();
+    assert!(matches!(busy, Handled::Busy { .. }), "it is alive here: {busy:?}");
+    assert_eq!(other.handle(&event("a", 1)).await.unwrap(), Handled::Done);
     held.notify_one();
     let late = late.await.unwrap();
     assert!(matches!(late, Handled::Busy { .. }), "its completion was refused: {late:?}");

@@ -129,10 +129,15 @@ fn request(path: &str, body: &str) -> Request<Body> {
 }
 
 fn place(store: Arc<dyn Store>, policy: Policy) -> Arc<Place> {
-    let door = door(store, policy);
     let gate = || Semaphore::new(0);
     let go_on = [gate(), gate()];
     let upstream = Arc::new(Upstream { ran: AtomicU64::new(0), started: gate(), go_on });
+    before(upstream, store, policy)
+}
+
+/// A layer of its own, as another process has one, before a service that is there.
+fn before(upstream: Arc<Upstream>, store: Arc<dyn Store>, policy: Policy) -> Arc<Place> {
+    let door = door(store, policy);
     let router = Router::new()
         .route("/slow", post(slow))
         .route("/says", post(says))
@@ -323,10 +328,12 @@ async fn a23_who_lost_its_lease_while_running_answers_what_the_other_recorded() 
     for late_first in [false, true] {
         let (store, clock) = MemoryStore::manual(At(1_707_993_000_000));
         let policy = Policy { lease_ms: 30_000, wait_ms: 20_000, ..Policy::default() };
-        let place = place(Arc::new(store), policy);
+        let store: Arc<dyn Store> = Arc::new(store);
+        let place = place(store.clone(), policy.clone());
         let first = place.begin().await;
         clock.advance(30_001);
-        let second = place.begin().await;
+        // Another process: where the first one runs, nobody takes its key.
+        let second = before(place.upstream.clone(), store, policy).begin().await;
         if late_first {
             place.go_on(1);
             place.go_on(2);
@@ -339,6 +346,25 @@ async fn a23_who_lost_its_lease_while_running_answers_what_the_other_recorded() 
         first.await.unwrap().is("attempt 2", true);
         place.post().await.is("attempt 2", true);
         assert_eq!(place.ran(), 2);
+    }
+}
+
+#[tokio::test]
+async fn m8_a_store_s_clock_that_leaps_takes_no_key_from_who_runs_it_here() {
+    for on_abandoned in [OnAbandoned::Rerun, OnAbandoned::Hold] {
+        let (store, clock) = MemoryStore::manual(At(1_707_993_000_000));
+        let policy = Policy { on_abandoned, wait_ms: 0, ..Policy::default() };
+        let place = place(Arc::new(store), policy);
+        let first = place.begin().await;
+        clock.advance(3_600_000);
+        let second = place.post().await;
+        assert_eq!(second.status, 409, "{second:?}");
+        let problem: Value = serde_json::from_slice(&second.body).unwrap();
+        assert_eq!(problem["code"], "idempotency.in_flight");
+        place.go_on(1);
+        first.await.unwrap().is("attempt 1", false);
+        place.post().await.is("attempt 1", true);
+        assert_eq!(place.ran(), 1);
     }
 }
 

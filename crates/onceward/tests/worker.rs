@@ -443,28 +443,34 @@ async fn a_paused_queue_gives_nothing_until_it_is_resumed() {
 #[tokio::test]
 async fn i05_a_late_attempt_is_refused_with_a_typed_error_and_that_is_recorded() {
     let (store, clock) = MemoryStore::manual(onceward::core::stamp::At(1_700_000_000_000));
-    let engine = Engine::new(Arc::new(store));
-    let second = Arc::new(Notify::new());
-    let (go, clock) = (second.clone(), clock);
-    let builder = Worker::builder(engine.clone())
-        .queue("mail")
-        .lease(Duration::from_secs(60))
-        .handler(move |job: Context| {
-            let (go, clock) = (go.clone(), clock.clone());
+    let store = Arc::new(store);
+    let engine = Engine::new(store.clone());
+    let (entered, second) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    // The other worker is another process: where the first attempt lives, nobody takes it over.
+    let worker = |engine: Engine| {
+        let (bell, go, clock) = (entered.clone(), second.clone(), clock.clone());
+        let handler = move |job: Context| {
+            let (bell, go, clock) = (bell.clone(), go.clone(), clock.clone());
             async move {
                 if job.attempt() == 1 {
                     // For the store the lease is over, while this process believes in it.
                     clock.advance(60_001);
+                    bell.notify_one();
                     go.notified().await;
                 }
                 let outcome = format!("attempt {}", job.attempt());
                 Ok::<_, JobError>(Done::new().outcome(outcome))
             }
-        });
-    let (builder, mut events) = heard(builder);
+        };
+        heard(Worker::builder(engine).queue("mail").lease(Duration::from_secs(60)).handler(handler))
+    };
+    let (builder, mut events) = worker(engine.clone());
     let _worker = builder.start().unwrap();
     engine.enqueue(&job("a")).await.unwrap();
-    assert_eq!(until(&mut events, is_done).await.attempt, 2);
+    entered.notified().await;
+    let (builder, mut others) = worker(Engine::new(store));
+    let _other = builder.start().unwrap();
+    assert_eq!(until(&mut others, is_done).await.attempt, 2);
     second.notify_one();
     let refused = |happened: &Happened| *happened == Happened::Refused(Step::Complete);
     assert_eq!(until(&mut events, refused).await.attempt, 1);

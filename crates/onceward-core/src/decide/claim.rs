@@ -8,7 +8,7 @@ use super::effects::{DoneKey, add_effects};
 use super::finish::Completion;
 use super::job::{bury_abandoned, is_spent};
 use super::{
-    Facts, Look, Permit, Step, Verdict, blank, forget_after, judge, payload_body, rewrite,
+    Clock, Facts, Look, Permit, Step, Verdict, blank, forget_after, judge, payload_body, rewrite,
     running_sweep,
 };
 use crate::audit::{Entry, Trace};
@@ -364,8 +364,15 @@ fn running<'a>(request: &Claim, stored: &'a Stored, facts: &Facts) -> Standing<'
     if own && let Some(permit) = Permit::of(record.clone()) {
         return Standing::Answer(Verdict::Run { permit, was_expired: false });
     }
-    let retry_after_ms = record.due_at.map_or(1, |end| end.since(facts.now)).max(1);
-    Standing::Answer(Verdict::Busy { retry_after_ms })
+    let by_store_ms = record.due_at.map_or(0, |end| end.since(facts.now));
+    let retry_after_ms = match facts.clock {
+        // The store's clock is past its end, and does not count.
+        Clock::Watched { unchanged_ms } if by_store_ms == 0 => {
+            record.terms.lease_ms.saturating_sub(unchanged_ms)
+        }
+        _ => by_store_ms,
+    };
+    Standing::Answer(Verdict::Busy { retry_after_ms: retry_after_ms.max(1) })
 }
 
 fn takeover_condition(record: &Record, over_rev: Condition) -> Condition {

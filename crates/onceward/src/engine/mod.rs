@@ -6,6 +6,7 @@
 //!
 //! Verdicts are answers. An [`EngineError`] means that there is none.
 
+mod alive;
 #[cfg(feature = "events")]
 mod appends;
 mod behind;
@@ -35,6 +36,7 @@ mod trouble;
 mod turns;
 mod wait;
 
+pub use alive::AliveHere;
 #[cfg(feature = "events")]
 pub(crate) use appends::Waiting;
 pub use claims::OnceVerdict;
@@ -87,6 +89,9 @@ struct Inner {
     scheduler: Scheduler,
     waiters: Arc<Waiters>,
     sightings: Sightings,
+    alive: Arc<alive::Alive>,
+    /// Since when leases that are granted anew are counted.
+    begun: Instant,
     turns: Turns,
     #[cfg(feature = "events")]
     reached: appends::Reached,
@@ -125,6 +130,8 @@ impl Engine {
             scheduler,
             waiters,
             sightings: Sightings::default(),
+            alive: Arc::default(),
+            begun: Instant::now(),
             turns: Turns::default(),
             #[cfg(feature = "events")]
             reached: appends::Reached::default(),
@@ -264,23 +271,31 @@ impl Engine {
         Ok(loaded)
     }
 
-    /// Without a store's clock, a lease is judged by how long its rev has been seen unchanged.
+    /// How the lease of a running record is judged, where the store's clock alone does not say: one
+    /// whose attempt is alive here goes on. One that was granted before the machine was started
+    /// again is counted from our beginning. Without a clock it is counted for as long as its rev
+    /// has been seen unchanged.
     fn watch_lease(&self, key: Option<&Key>, facts: &mut Facts) {
-        if self.0.capabilities.clock {
-            return;
-        }
-        let mut unchanged_ms = 0;
-        if let Some(key) = key
-            && let Some(there) = facts.record(key)
-        {
-            match there {
-                Some(stored) if stored.record.state == State::Running => {
-                    unchanged_ms = self.0.sightings.note(key, stored.record.rev);
-                }
-                _ => self.0.sightings.forget(key),
+        let capabilities = &self.0.capabilities;
+        let there = key.and_then(|key| facts.record(key)).flatten().map(|stored| &stored.record);
+        let running = there.filter(|record| record.state == State::Running);
+        let watched = match running {
+            Some(record) if self.0.alive.has(record) => Some(0),
+            Some(record) if !capabilities.clock => {
+                Some(self.0.sightings.note(&record.key, record.rev))
             }
-        }
-        facts.clock = Clock::Watched { unchanged_ms };
+            Some(record) if capabilities.leases_anew.is_some_and(|rev| record.rev <= rev) => {
+                Some(u64::try_from(self.0.begun.elapsed().as_millis()).unwrap_or(u64::MAX))
+            }
+            None if !capabilities.clock => {
+                if let Some(record) = there {
+                    self.0.sightings.forget(&record.key);
+                }
+                Some(0)
+            }
+            _ => None,
+        };
+        facts.clock = watched.map_or(Clock::Store, |unchanged_ms| Clock::Watched { unchanged_ms });
     }
 }
 

@@ -43,6 +43,7 @@ impl Handler {
         };
         reach(Point::AfterClaim);
         let lease = Lease::new(from, millis(self.options().lease));
+        let _alive = self.engine().alive_here(&permit);
         let held = Arc::new(Held { permit, lease });
         let attempt = Attempt {
             seen: SeenEvent { engine: self.engine().clone(), event: event.clone() },

@@ -537,10 +537,12 @@ impl Settling<'_> {
             let _ = door.engine.release(&permit).await;
             return Err(Refusal::new(Code::BadRequest, "the client left before it began"));
         }
+        let alive = door.engine.alive_here(&permit);
         let run = Run { door, policy, permit: &permit, asked, pass, has_begun: false };
         let request = run.request(head, &admitted.key, body);
         // A panic of the handler ends only its attempt.
         let ran = std::panic::AssertUnwindSafe(run.serve(inner, request)).catch_unwind().await;
+        drop(alive);
         let mut response = match ran {
             Ok(Ok(response)) => response,
             Ok(Err(Lost::Refused(refusal))) => return Err(refusal),

@@ -34,12 +34,13 @@ const AGAIN_MAX: Duration = Duration::from_secs(1);
 pub(super) async fn job(queue: Arc<Queue>, taken: Taken, from: u64, place: Option<Place>) {
     let core = queue.core.clone();
     let _running = Running(&core);
+    let alive = core.engine.alive_here(&taken.permit);
     let keep = core.keeper.keep(taken.permit, from);
     let attempt = Attempt { queue: &queue, keep: &keep };
     core.observer.tell(attempt.permit(), Happened::Taken);
     let context = Context::new(core.engine.clone(), keep.held.clone(), taken.payload, taken.again);
     attempt.run(context).await;
-    drop(keep);
+    drop((keep, alive));
     drop(place);
 }
 
