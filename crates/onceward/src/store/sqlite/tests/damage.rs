@@ -2,13 +2,14 @@
 //! and lost: whatever is damaged, no acknowledged key runs again without an alarm, and nobody is
 //! served a byte that was not written.
 //!
-//! `ONCEWARD_TEST_DAMAGES=all` flips a bit of each byte; without it a thousand bytes are taken,
-//! evenly spread.
+//! `ONCEWARD_TEST_DAMAGES=all` flips a bit of each byte; without it a thousand bytes of both are
+//! taken, evenly spread.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use onceward_core::Bytes;
 use onceward_core::batch::{Batch, Write};
 use onceward_core::decide::{Claim, Completion, Enqueue, Finish, NewJob, Verdict};
@@ -18,6 +19,8 @@ use onceward_core::record::{Body, Stored};
 use onceward_core::stamp::{At, Token};
 
 use super::super::super::{NamesCheck, Store};
+use super::super::open::beside;
+use super::super::reach::NoteFile;
 use super::super::{SqliteDurability, SqliteOptions, SqliteStore, StoreClock};
 use super::{Folder, until_known};
 use crate::engine::{Engine, Take};
@@ -32,13 +35,16 @@ const OPTIONS: SqliteOptions = SqliteOptions {
 };
 /// Bytes of a file, at most.
 const BYTES_MAX: usize = 64 * 1024;
-/// Bytes of which a bit is flipped when nobody asks for all.
-const FLIPS: usize = 1_000;
+/// Bytes of each file of which a bit is flipped when nobody asks for all.
+const FLIPS: usize = 500;
 
 /// What was acknowledged, and the bytes that tell it.
 struct World {
     folder: Folder,
     database: Vec<u8>,
+    /// What was committed and is not in the database yet, and the note beside both.
+    log: Vec<u8>,
+    note: Vec<u8>,
     /// Claims, with their outcomes where they are done.
     claims: Vec<(Claim, Option<Bytes>)>,
     jobs: Vec<(Key, Bytes)>,
@@ -118,17 +124,70 @@ impl World {
         drop(raw);
         let database = std::fs::read(&path).unwrap();
         assert!(database.len() <= BYTES_MAX, "{} bytes", database.len());
-        Self { folder, database, claims, jobs, marks }
+        let (log, note) = (Vec::new(), Vec::new());
+        Self { folder, database, log, note, claims, jobs, marks }
+    }
+
+    /// What a server leaves that is killed: all commits in the log, which is on the disk, and a
+    /// note that says so.
+    async fn logged(name: &str) -> Self {
+        let folder = Folder::new(name);
+        let path = folder.file("x.db");
+        let raw = rusqlite::Connection::open(&path).unwrap();
+        raw.execute_batch("PRAGMA page_size = 512; VACUUM").unwrap();
+        SqliteStore::open(&path, SqliteOptions::default()).unwrap().close().await.unwrap();
+        let clock = StoreClock::manual(NOW).0;
+        let options = SqliteOptions { readers: 1, ..SqliteOptions::default() };
+        let store = Arc::new(SqliteStore::open_with_clock(&path, options, clock).unwrap());
+        until_known(&store).await;
+        // As long as this reads, nothing of the log is brought to the database.
+        raw.execute_batch("BEGIN").unwrap();
+        raw.query_row("SELECT stamp FROM meta", [], |row| row.get::<_, i64>(0)).unwrap();
+        let engine = Engine::new(store.clone());
+        let mut claims = Vec::new();
+        for round in 0..3 {
+            let some: Vec<Claim> = (round * 4..round * 4 + 4).map(claim).collect();
+            let permits = join_all(some.iter().map(|claim| granted(&engine, claim))).await;
+            let outcome: Bytes = format!("{round:04}").repeat(7).into_bytes().into();
+            let done = Completion::new(outcome.clone());
+            let ended = join_all(permits.iter().map(|permit| engine.complete(permit, &done))).await;
+            assert!(ended.iter().all(|ended| matches!(ended, Ok(Finish::Ok))), "{ended:?}");
+            claims.extend(some.into_iter().map(|claim| (claim, Some(outcome.clone()))));
+        }
+        let now = rusqlite::Connection::open(&path).unwrap();
+        let stamp = || now.query_row("SELECT stamp FROM meta", [], |row| row.get::<_, i64>(0));
+        let stamp = u64::try_from(stamp().unwrap()).unwrap();
+        let noted = async {
+            loop {
+                let (note, _) = NoteFile::open(&path, false).unwrap();
+                let noted = note.and_then(|note| note.noted);
+                if noted.is_some_and(|note| note.reached.stamp == stamp && note.synced.is_some()) {
+                    break;
+                }
+                // sleeps because the note is written about once a second, and rings for nobody
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), noted).await.expect("a note");
+        let read = |suffix: &str| std::fs::read(beside(&path, suffix)).unwrap();
+        let (database, log, note) = (read(""), read("-wal"), read(".reach"));
+        assert!(log.len() <= BYTES_MAX && log.len() > 10_000, "{} bytes of log", log.len());
+        drop((raw, now));
+        engine.close().await.unwrap();
+        Self { folder, database, log, note, claims, jobs: Vec::new(), marks: Vec::new() }
     }
 
     /// Puts files in the place of the store's.
     fn place(&self, database: &[u8], log: &[u8]) -> PathBuf {
         let path = self.folder.file("damaged.db");
         for suffix in ["-shm", ".lock", ".reach"] {
-            let _ = std::fs::remove_file(super::super::open::beside(&path, suffix));
+            let _ = std::fs::remove_file(beside(&path, suffix));
         }
         std::fs::write(&path, database).unwrap();
         std::fs::write(log_of(&path), log).unwrap();
+        if !self.note.is_empty() {
+            std::fs::write(beside(&path, ".reach"), &self.note).unwrap();
+        }
         path
     }
 
@@ -165,6 +224,10 @@ impl World {
                 Err(_) => told = true,
                 Ok(None) => wrong(format!("{} is absent", claim.key))?,
                 Ok(Some(found)) if is(&found.stored, outcome) => {}
+                // An earlier moment of it: what came later is lost.
+                Ok(Some(found)) if found.stored.outcome.is_none() => {
+                    wrong(format!("{} is not done", claim.key))?;
+                }
                 Ok(Some(found)) => return Err(format!("another byte: {:?}", found.stored)),
             }
             match engine.claim(claim).await {
@@ -172,6 +235,7 @@ impl World {
                 Ok(Verdict::Run { .. }) => wrong(format!("{} runs again", claim.key))?,
                 Ok(Verdict::Replay(stored)) if is(&stored, outcome) => {}
                 Ok(Verdict::Busy { .. }) if outcome.is_none() => {}
+                Ok(Verdict::Busy { .. }) => wrong(format!("{} runs still", claim.key))?,
                 Ok(other) => return Err(format!("another byte: {other:?}")),
             }
         }
@@ -199,10 +263,10 @@ impl World {
 }
 
 fn log_of(path: &Path) -> PathBuf {
-    super::super::open::beside(path, "-wal")
+    beside(path, "-wal")
 }
 
-/// Places of a file of so many bytes: all of them, or a thousand.
+/// Places of a file of so many bytes: all of them, or some.
 fn places(bytes: usize) -> Vec<usize> {
     let asked = std::env::var("ONCEWARD_TEST_DAMAGES").ok();
     let count = match asked.as_deref() {
@@ -266,6 +330,32 @@ async fn m1_i18_swapped_lost_and_cut_pages_run_no_key_again_without_an_alarm() {
             swapped.swap(first, second);
             let what = format!("pages {} and {} swapped", first + 1, second + 1);
             note(what, world.judge(&swapped.concat(), &[]).await);
+        }
+    }
+    none(&wrong, told, all);
+}
+
+#[tokio::test]
+async fn m1_i18_a_flipped_bit_of_the_log_runs_no_key_again_without_an_alarm() {
+    let world = World::logged("damage-log").await;
+    let whole = world.judge(&world.database, &world.log).await;
+    assert_eq!(whole, Ok(false), "nothing is damaged");
+    assert_eq!(world.judge(&world.database, &[]).await, Ok(true), "all of it is in the log");
+    let (mut wrong, mut told) = (Vec::new(), 0);
+    let places = places(world.log.len());
+    for at in &places {
+        match world.judge(&world.database, &flipped(&world.log, *at)).await {
+            Ok(noticed) => told += usize::from(noticed),
+            Err(what) => wrong.push(format!("byte {at}: {what}")),
+        }
+    }
+    none(&wrong, told, places.len());
+    let (mut wrong, mut told, mut all) = (Vec::new(), 0, 0);
+    for cut in (0..world.log.len()).step_by(536) {
+        all += 1;
+        match world.judge(&world.database, &world.log[..cut]).await {
+            Ok(noticed) => told += usize::from(noticed),
+            Err(what) => wrong.push(format!("cut at {cut}: {what}")),
         }
     }
     none(&wrong, told, all);
