@@ -190,7 +190,7 @@ impl Form<'_> {
         match tape.node(at) {
             Node::Plain { .. } | Node::Text { .. } => out.extend_from_slice(tape.source(at)),
             Node::Respelled { .. } => out.extend_from_slice(tape.text_bytes(at)),
-            Node::Escaped { .. } => quote_escaped(tape.text_bytes(at), out),
+            Node::Escaped { .. } => quote(tape.text_bytes(at), out),
             node if self.is_plain() && node.is_verbatim() => {
                 out.extend_from_slice(tape.source(at));
             }
@@ -296,7 +296,7 @@ pub(crate) fn is_masked(mask: &[String], name: &[u8]) -> bool {
 }
 
 /// Writes a string with the escapes of RFC 8785 section 3.2.2.2.
-fn quote_escaped(text: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn quote(text: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     out.push(b'"');
     let mut from = 0;

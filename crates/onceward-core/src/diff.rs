@@ -13,9 +13,10 @@ use std::ops::Bound;
 
 use crate::canonical::{Arrays, CanonicalError, Form, MASKED, is_masked};
 use crate::fingerprint::CanonicalBody;
-use crate::json::{Flow, Node, Pointer, Seen, Tape, key_order, walk_leaves};
+use crate::json::{Flow, Node, Pointer, Tape, key_order};
 use crate::payload::{
-    KeptLeaves, KeptPayload, LEAF_HASH_BYTES, MAX_POINTER_BYTES, bytes_hash, leaf_hash,
+    FullPayload, KeptLeaves, KeptPayload, LEAF_HASH_BYTES, Leaf, MAX_POINTER_BYTES, Payload, QUERY,
+    query_fields, walk_payload,
 };
 
 /// How many changes a diff names; further ones only set `truncated`.
@@ -52,13 +53,14 @@ pub enum ChangeKind {
 /// One difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Where, as a JSON pointer into the new payload (the old one's for what was removed).
+    /// Where, as a JSON pointer into the new payload (the old one's for what was removed). A field
+    /// of a form is `/name`, one of the query `?name`; `?` is the query as a whole.
     pub pointer: String,
     /// What happened.
     pub kind: ChangeKind,
-    /// The old value as canonical JSON; absent if it was added.
+    /// The old value as canonical JSON; absent if it was added, or can't be told.
     pub old: Option<String>,
-    /// The new value as canonical JSON; absent if it was removed.
+    /// The new value as canonical JSON; absent if it was removed, or can't be told.
     pub new: Option<String>,
 }
 
@@ -101,67 +103,155 @@ pub fn diff_full(
     arrays: Arrays,
     mask: &[String],
 ) -> Result<Diff, CanonicalError> {
+    diff_documents(old, new, false, Form { ignore: &[], mask, arrays, skip: Vec::new() })
+}
+
+/// Compares the fields of two forms: each that differs is told as a whole.
+fn diff_fields(old: &[u8], new: &[u8], mask: &[String]) -> Result<Diff, CanonicalError> {
+    let arrays = Arrays::Ordered;
+    diff_documents(old, new, true, Form { ignore: &[], mask, arrays, skip: Vec::new() })
+}
+
+fn diff_documents(
+    old: &[u8],
+    new: &[u8],
+    by_field: bool,
+    form: Form<'_>,
+) -> Result<Diff, CanonicalError> {
     let (old, new) = (Tape::parse(old)?, Tape::parse(new)?);
-    let form = Form { ignore: &[], mask, arrays, skip: Vec::new() };
-    let mut differ =
-        Differ { old: &old, new: &new, form, pointer: Pointer::default(), diff: Diff::default() };
+    let (pointer, diff) = (Pointer::default(), Diff::default());
+    let mut differ = Differ { old: &old, new: &new, form, by_field, pointer, diff };
     differ.value(0, 0, false);
     Ok(differ.diff)
+}
+
+/// Compares a payload that was kept in full with a new one: bodies as [`diff_full`] does, forms by
+/// field, then the queries by field. A body that became one of another kind differs as a whole.
+///
+/// # Errors
+/// When a payload is not what it says.
+pub fn diff_payloads(
+    old: &FullPayload,
+    new: Payload<'_>,
+    arrays: Arrays,
+    mask: &[String],
+) -> Result<Diff, CanonicalError> {
+    let mut diff = match new.body {
+        CanonicalBody::Json(body) if !old.is_form => diff_full(&old.body, body, arrays, mask)?,
+        CanonicalBody::Form(body) | CanonicalBody::Multipart(body) if old.is_form => {
+            diff_fields(&old.body, body, mask)?
+        }
+        _ => Diff { changes: vec![whole("")], truncated: false },
+    };
+    if old.query != new.query {
+        let queries = diff_queries(&old.query, new.query, mask)?;
+        diff.truncated |= queries.truncated;
+        diff.changes.extend(queries.changes);
+    }
+    Ok(diff)
+}
+
+/// Compares two queries that are not the same. Where no field tells the difference, all of it does.
+fn diff_queries(old: &str, new: &str, mask: &[String]) -> Result<Diff, CanonicalError> {
+    let mut diff = match (query_fields(old), query_fields(new)) {
+        (Some(old), Some(new)) => diff_fields(&old, &new, mask)?,
+        _ => Diff::default(),
+    };
+    for change in &mut diff.changes {
+        change.pointer = format!("{QUERY}{}", unescaped(&change.pointer[1..]));
+    }
+    if diff.changes.is_empty() {
+        diff.changes.push(whole(QUERY));
+    }
+    Ok(diff)
+}
+
+/// A change of something that has no values to show.
+fn whole(pointer: &str) -> Change {
+    Change { pointer: pointer.to_owned(), kind: ChangeKind::Changed, old: None, new: None }
+}
+
+/// A step of a JSON pointer as the name that it stands for.
+fn unescaped(step: &str) -> String {
+    step.replace("~1", "/").replace("~0", "~")
+}
+
+/// How many places are named before the others are counted.
+const NAMED_MAX: usize = 5;
+
+/// What differs, in words for people: `the field amount and the query field page`.
+#[must_use]
+pub fn differs_text(pointers: &[String]) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for pointer in pointers {
+        let word = match (pointer.strip_prefix(QUERY), pointer.strip_prefix('/')) {
+            (Some(""), _) => "the query".to_owned(),
+            (Some(name), _) => format!("the query field {name}"),
+            // What is no field, or has no name that could be read.
+            (_, Some(path)) if path.starts_with('\0') => "the body".to_owned(),
+            (_, Some(path)) => {
+                format!(
+                    "the field {}",
+                    path.split('/').map(unescaped).collect::<Vec<_>>().join("/")
+                )
+            }
+            (None, None) => "the body".to_owned(),
+        };
+        if !words.contains(&word) {
+            words.push(word);
+        }
+    }
+    let more = words.len().saturating_sub(NAMED_MAX);
+    if more > 0 {
+        words.truncate(NAMED_MAX);
+        words.push(format!("{more} more"));
+    }
+    match words.split_last() {
+        None => "nothing that is kept".to_owned(),
+        Some((last, [])) => last.clone(),
+        Some((last, first)) => format!("{} and {last}", first.join(", ")),
+    }
 }
 
 /// Compares kept leaf hashes with a new payload. Arrays are compared index by index in canonical
 /// order, also if it does not count: one changed item may then name its neighbours too.
 ///
 /// Fails only if the new payload should be JSON and is not.
-pub fn diff_hashed(
+pub fn diff_hashed<'p>(
     old: &KeptLeaves,
-    new: &CanonicalBody<'_>,
+    new: impl Into<Payload<'p>>,
     key: &[u8; 32],
 ) -> Result<DifferingPointers, CanonicalError> {
     let kept = old.leaves().iter().map(|(pointer, hash)| (pointer.as_str(), *hash)).collect();
     let differing = DifferingPointers { pointers: Vec::new(), truncated: old.truncated() };
     let mut comparison = LeafComparison { old, kept, met: BTreeSet::new(), differing };
-    match new {
-        CanonicalBody::Bytes(bytes) => {
-            comparison.leaf("", || bytes_hash(key, bytes));
+    walk_payload(new.into(), |pointer, leaf| {
+        if pointer.len() > MAX_POINTER_BYTES {
+            comparison.differing.truncated = true;
+            return Flow::Past;
         }
-        CanonicalBody::Json(canonical) => {
-            let tape = Tape::parse(canonical)?;
-            walk_leaves(&tape, |pointer, seen| {
-                if pointer.len() > MAX_POINTER_BYTES {
-                    comparison.differing.truncated = true;
-                    return Flow::Past;
-                }
-                match seen {
-                    Seen::Container => comparison.container(pointer),
-                    Seen::Leaf(node, text) => {
-                        comparison.leaf(pointer, || leaf_hash(key, pointer, node, text))
-                    }
-                }
-            });
+        match leaf {
+            Leaf::Container => comparison.container(pointer),
+            leaf => comparison.leaf(pointer, || leaf.hash(key, pointer)),
         }
-    }
+    })?;
     Ok(comparison.finish())
 }
 
 /// Where a new payload differs from a kept one, or none if nothing was kept.
-pub fn differing_pointers(
+pub fn differing_pointers<'p>(
     kept: &KeptPayload,
-    new: &CanonicalBody<'_>,
+    new: impl Into<Payload<'p>>,
     arrays: Arrays,
     key: &[u8; 32],
 ) -> Result<Option<DifferingPointers>, CanonicalError> {
-    match (kept, new) {
-        (KeptPayload::None, _) => Ok(None),
-        (KeptPayload::Hashed(leaves), _) => diff_hashed(leaves, new, key).map(Some),
-        (KeptPayload::Full(old), CanonicalBody::Json(canonical)) => {
-            let diff = diff_full(old, canonical, arrays, &[])?;
+    match kept {
+        KeptPayload::None => Ok(None),
+        KeptPayload::Hashed(leaves) => diff_hashed(leaves, new, key).map(Some),
+        KeptPayload::Full(old) => {
+            let diff = diff_payloads(old, new.into(), arrays, &[])?;
             let pointers = diff.changes.into_iter().map(|change| change.pointer).collect();
             Ok(Some(DifferingPointers { pointers, truncated: diff.truncated }))
-        }
-        // JSON became something else: all of it differs.
-        (KeptPayload::Full(_), CanonicalBody::Bytes(_)) => {
-            Ok(Some(DifferingPointers { pointers: vec![String::new()], truncated: false }))
         }
     }
 }
@@ -171,6 +261,8 @@ struct Differ<'d, 'i> {
     old: &'d Tape<'i>,
     new: &'d Tape<'i>,
     form: Form<'d>,
+    /// Whether the members of the whole are fields, told as a whole each.
+    by_field: bool,
     pointer: Pointer,
     diff: Diff,
 }
@@ -182,6 +274,9 @@ impl<'d> Differ<'d, '_> {
         }
         if same(self.old, old, self.new, new) {
             return;
+        }
+        if self.by_field && !self.pointer.as_str().is_empty() {
+            return self.change(Some(old), Some(new), masked);
         }
         match (self.old.node(old), self.new.node(new)) {
             (Node::Object { .. }, Node::Object { .. }) if !masked => self.objects(old, new),
@@ -405,18 +500,23 @@ impl LeafComparison<'_> {
             }
             return Flow::On;
         }
-        // A container became this leaf: that is one change, not one per leaf it had.
+        // The query comes first and is short: it was kept if it was there.
+        let is_query = pointer.starts_with(QUERY);
+        // Beyond the leaves that were kept, nobody knows what was there.
+        if is_query || self.was_container(pointer) || !self.old.truncated() {
+            self.differs(pointer);
+        }
+        if self.is_full() { Flow::Stop } else { Flow::On }
+    }
+
+    /// Whether a container became this leaf: that is one change, not one per leaf it had.
+    fn was_container(&mut self, pointer: &str) -> bool {
         let below = format!("{pointer}/");
         let from = (Bound::Included(below.as_str()), Bound::Unbounded);
         let inside = self.kept.range::<str, _>(from).map(|(&known, _)| known);
         let met_before = self.met.len();
         self.met.extend(inside.take_while(|known| known.starts_with(&below)));
-        let was_container = self.met.len() > met_before;
-        // Beyond the leaves that were kept, nobody knows what was there.
-        if was_container || !self.old.truncated() {
-            self.differs(pointer);
-        }
-        if self.is_full() { Flow::Stop } else { Flow::On }
+        self.met.len() > met_before
     }
 
     /// A container of the new payload: where a leaf was before, it is one change.
@@ -440,13 +540,19 @@ impl LeafComparison<'_> {
         }
     }
 
-    /// What was kept and not met is gone.
+    /// What was kept and not met is gone. The query comes last, and by its fields where they tell
+    /// the difference.
     fn finish(mut self) -> DifferingPointers {
         for (pointer, _) in self.old.leaves() {
             if !self.met.contains(pointer.as_str()) {
                 self.differs(pointer);
             }
         }
+        let pointers = &mut self.differing.pointers;
+        if pointers.iter().any(|pointer| pointer.starts_with(QUERY) && pointer != QUERY) {
+            pointers.retain(|pointer| pointer != QUERY);
+        }
+        pointers.sort_by_key(|pointer| pointer.starts_with(QUERY));
         self.differing
     }
 }

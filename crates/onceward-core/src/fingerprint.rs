@@ -2,17 +2,21 @@
 //!
 //! Rule: two requests have the same fingerprint exactly when the policy calls them the same. What
 //! is hashed is injective (every part is labelled and length-prefixed) and carries its kind and the
-//! version of these rules, so that a JSON body, raw bytes and a list of parts never meet.
+//! version of these rules, so that a JSON body, a form, raw bytes and a list of parts never meet.
 //!
 //! Not responsible for which parts of a request count (the HTTP layer passes them), nor for keeping
 //! what is needed to explain a mismatch (`payload.rs`).
 
+use std::borrow::Cow;
 use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
 use crate::canonical::{Arrays, CanonicalError, Form, member_at};
+use crate::content_type::ContentType;
+use crate::form::{Fields, urlencoded};
 use crate::json::Tape;
+use crate::multipart::parts;
 use crate::zoo::{Bug, planted};
 
 /// The version of the rules by which fingerprints are made. It is hashed in and kept beside the
@@ -74,11 +78,12 @@ impl fmt::Debug for Fingerprint {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FingerprintPolicy {
     /// Fields that don't count: a name (`sent_at`) at any depth, a JSON pointer (`/meta/sent_at`)
-    /// through objects at its place. Default: none.
+    /// through objects at its place; of a form its fields or parts, whole. Default: none.
     pub ignore: Vec<String>,
-    /// Whether the order of array items counts. Default: ordered.
+    /// Whether the order of array items counts, and in a form that of fields of one name. Default:
+    /// ordered.
     pub arrays: Arrays,
-    /// Whether the body is compared as JSON or byte for byte. Default: JSON.
+    /// How the body is compared. Default: as its media type says.
     pub body: Body,
 }
 
@@ -89,17 +94,24 @@ impl FingerprintPolicy {
         Self {
             ignore: VOLATILE_FIELDS.map(String::from).to_vec(),
             arrays: Arrays::Unordered,
-            body: Body::Json,
+            body: Body::ByMediaType,
         }
     }
 }
 
-/// How a body is compared.
+/// How a body is compared. One that is not well-formed in its form is compared byte for byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Body {
-    /// By its canonical form; if it is not JSON at all, byte for byte.
+    /// JSON, URL-encoded forms and `multipart/form-data` as what they are, everything else byte for
+    /// byte. What has no media type may be JSON.
     #[default]
+    ByMediaType,
+    /// As JSON, unless its media type says that it is a form or an upload.
     Json,
+    /// As the fields of a URL-encoded form, unless its media type says JSON or an upload.
+    Form,
+    /// As parts between the boundary that its media type names, unless that says JSON or a form.
+    Multipart,
     /// Byte for byte.
     Bytes,
 }
@@ -109,22 +121,50 @@ pub enum Body {
 pub enum CanonicalBody<'a> {
     /// Canonical JSON.
     Json(Vec<u8>),
+    /// The fields of a form by name, as canonical JSON (see [`crate::form`]).
+    Form(Vec<u8>),
+    /// The same of the parts of an upload.
+    Multipart(Vec<u8>),
     /// The bytes as they came.
     Bytes(&'a [u8]),
 }
 
 impl<'a> CanonicalBody<'a> {
-    /// Brings a body into the form that the policy compares. A body that should be JSON and is not
-    /// JSON at all is taken as bytes and left to the handler; only one that is JSON without a
-    /// canonical form is an error.
+    /// Brings a body without a media type into the form that the policy compares.
+    ///
+    /// # Errors
+    /// As [`CanonicalBody::of_type`].
     pub fn new(body: &'a [u8], policy: &FingerprintPolicy) -> Result<Self, CanonicalError> {
-        if policy.body == Body::Bytes {
-            return Ok(Self::Bytes(body));
-        }
-        match canonical_bytes(body, policy) {
-            Ok(canonical) => Ok(Self::Json(canonical)),
-            Err(error) if error.is_not_json() => Ok(Self::Bytes(body)),
-            Err(error) => Err(error),
+        Self::of_type(body, &ContentType::default(), policy)
+    }
+
+    /// Brings a body into the form that the policy compares. A body that should be JSON, a form or
+    /// an upload and is none at all is taken as bytes and left to the handler.
+    ///
+    /// # Errors
+    /// When it is JSON without a canonical form.
+    pub fn of_type(
+        body: &'a [u8],
+        media_type: &ContentType,
+        policy: &FingerprintPolicy,
+    ) -> Result<Self, CanonicalError> {
+        let write = |fields: Fields| fields.write(&policy.ignore, policy.arrays);
+        match by_media_type(policy.body, media_type) {
+            Body::Form => {
+                let form = urlencoded(body).and_then(write);
+                Ok(form.map_or(Self::Bytes(body), Self::Form))
+            }
+            Body::Multipart => {
+                let boundary = media_type.param(BOUNDARY);
+                let form = boundary.and_then(|boundary| parts(body, &boundary)).and_then(write);
+                Ok(form.map_or(Self::Bytes(body), Self::Multipart))
+            }
+            Body::Json => match canonical_bytes(body, policy) {
+                Ok(canonical) => Ok(Self::Json(canonical)),
+                Err(error) if error.is_not_json() => Ok(Self::Bytes(body)),
+                Err(error) => Err(error),
+            },
+            Body::Bytes | Body::ByMediaType => Ok(Self::Bytes(body)),
         }
     }
 
@@ -132,21 +172,62 @@ impl<'a> CanonicalBody<'a> {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         match self {
-            Self::Json(canonical) => canonical,
+            Self::Json(canonical) | Self::Form(canonical) | Self::Multipart(canonical) => canonical,
             Self::Bytes(bytes) => bytes,
+        }
+    }
+
+    /// What of its media type belongs to what a body says: of JSON no charset, since it has one of
+    /// its own, and JSON that nobody called so is JSON all the same; of parts no boundary.
+    #[must_use]
+    pub fn compared_type<'t>(&self, media_type: &'t ContentType) -> Cow<'t, [u8]> {
+        match self {
+            Self::Json(_) if media_type.essence().is_empty() => Cow::Borrowed(JSON),
+            Self::Json(_) => media_type.compared(Some("charset")),
+            Self::Multipart(_) => media_type.compared(Some(BOUNDARY)),
+            Self::Form(_) | Self::Bytes(_) => media_type.compared(None),
         }
     }
 
     /// The fingerprint of this body alone.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
-        let kind = match self {
-            Self::Json(_) => Kind::Json,
-            Self::Bytes(_) => Kind::Bytes,
-        };
-        let mut hasher = kind.hasher();
+        let mut hasher = self.kind().hasher();
         hasher.update(self.bytes());
         finish(hasher)
+    }
+
+    const fn kind(&self) -> Kind {
+        match self {
+            Self::Json(_) => Kind::Json,
+            Self::Form(_) => Kind::Form,
+            Self::Multipart(_) => Kind::Multipart,
+            Self::Bytes(_) => Kind::Bytes,
+        }
+    }
+}
+
+/// The media type that JSON has when nothing else is said.
+const JSON: &[u8] = b"application/json";
+
+/// The parameter that separates parts.
+const BOUNDARY: &str = "boundary";
+
+/// How a body of this type is compared. What says of itself that it is something else than the
+/// policy names is never read as what it is not.
+fn by_media_type(body: Body, media_type: &ContentType) -> Body {
+    let says = match media_type.essence() {
+        "application/x-www-form-urlencoded" => Body::Form,
+        "multipart/form-data" => Body::Multipart,
+        "" => Body::ByMediaType,
+        _ if media_type.is_json() => Body::Json,
+        _ => Body::Bytes,
+    };
+    match (body, says) {
+        (Body::ByMediaType, Body::ByMediaType) => Body::Json,
+        (Body::ByMediaType, says) => says,
+        (named, Body::Json | Body::Form | Body::Multipart) if named != says => Body::Bytes,
+        (named, _) => named,
     }
 }
 
@@ -155,6 +236,8 @@ impl fmt::Debug for CanonicalBody<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self {
             Self::Json(_) => "Json",
+            Self::Form(_) => "Form",
+            Self::Multipart(_) => "Multipart",
             Self::Bytes(_) => "Bytes",
         };
         write!(formatter, "{kind}({} bytes)", self.bytes().len())
@@ -228,13 +311,9 @@ impl FingerprintBuilder {
         self
     }
 
-    /// Adds the body, by its kind: JSON and raw bytes never count as the same.
+    /// Adds the body, by its kind: JSON, forms and raw bytes never count as the same.
     pub fn body(mut self, body: &CanonicalBody<'_>) -> Self {
-        let kind = match body {
-            CanonicalBody::Json(_) => Kind::Json,
-            CanonicalBody::Bytes(_) => Kind::Bytes,
-        };
-        self.add(kind, "body", body.bytes());
+        self.add(body.kind(), "body", body.bytes());
         self
     }
 
@@ -267,6 +346,8 @@ enum Kind {
     Json = 1,
     Bytes = 2,
     Parts = 3,
+    Form = 4,
+    Multipart = 5,
 }
 
 impl Kind {
@@ -283,7 +364,7 @@ fn finish(hasher: Sha256) -> Fingerprint {
 }
 
 /// Lower-case hexadecimal digits.
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(bytes.len() * 2);
     for byte in bytes {

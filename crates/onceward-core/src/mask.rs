@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::canonical::{Arrays, CanonicalError, Form, MASKED, is_masked};
+use crate::form::decoded;
 use crate::json::{Node, Tape};
 use crate::payload::masked_hash;
 
@@ -51,6 +52,19 @@ pub fn mask_shown<'b>(stored: &'b [u8], mask: &[String]) -> Cow<'b, [u8]> {
         hidden if hidden.is_empty() => Cow::Borrowed(stored),
         hidden => Cow::Owned(spliced(stored, &hidden, |_| MASKED.into())),
     }
+}
+
+/// A stored query as people may see it: the values of masked fields are hidden.
+#[must_use]
+pub fn mask_query(query: &str, mask: &[String]) -> String {
+    let shown = query.split('&').map(|pair| match pair.split_once('=') {
+        // A name that can't be read may be any.
+        Some((name, _)) if decoded(name.as_bytes()).is_none_or(|name| is_masked(mask, &name)) => {
+            format!("{name}=***")
+        }
+        _ => pair.to_owned(),
+    });
+    shown.collect::<Vec<_>>().join("&")
 }
 
 /// A member whose value is hidden.
@@ -146,6 +160,14 @@ mod tests {
         assert_eq!(shown(&long), "***");
         assert_eq!(mask_shown(b"\xff\xfe", &default_mask()), &b"\xff\xfe"[..]);
         assert_eq!(mask_shown(br#"{"cvc":1}"#, &[]), &br#"{"cvc":1}"#[..]);
+    }
+
+    #[test]
+    fn m5_a_query_is_shown_without_the_values_of_masked_fields() {
+        let shown = |query: &str| mask_query(query, &default_mask());
+        assert_eq!(shown("page=1&%74oken=a%3Db&Token=&token&x"), "page=1&%74oken=***&Token=***&token&x");
+        assert_eq!((shown(""), shown("%4=1&a=%4")), (String::new(), "%4=***&a=%4".to_owned()));
+        assert_eq!(mask_query("token=a", &[]), "token=a");
     }
 
     #[test]

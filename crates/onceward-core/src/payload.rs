@@ -12,9 +12,10 @@ use std::fmt;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-use crate::canonical::{CanonicalError, MAX_BODY_BYTES};
+use crate::canonical::{Arrays, CanonicalError, MAX_BODY_BYTES};
 use crate::fingerprint::CanonicalBody;
-use crate::json::{Flow, Node, Seen, Tape, walk_leaves};
+use crate::form::urlencoded;
+use crate::json::{Flow, Node, Pointer, Seen, Tape, walk_leaves};
 
 /// How many leaves `hashed` keeps; a payload with more is marked as truncated.
 pub const MAX_KEPT_LEAVES: usize = 256;
@@ -26,11 +27,21 @@ pub const MAX_POINTER_BYTES: usize = 512;
 /// How many bytes of a leaf's hash are kept.
 pub const LEAF_HASH_BYTES: usize = 8;
 
+/// How many fields a query may have that is explained by them.
+const MAX_QUERY_FIELDS: usize = 64;
+
+/// The longest query that is kept in full.
+const MAX_QUERY_BYTES: usize = u16::MAX as usize;
+
+/// Where the query is among the leaves; its fields are `?name`. No JSON pointer begins like this.
+pub(crate) const QUERY: &str = "?";
+
 /// The first byte of every encoded payload.
 const VERSION: u8 = 1;
 const KIND_NONE: u8 = 0;
 const KIND_HASHED: u8 = 1;
 const KIND_FULL: u8 = 2;
+const KIND_FULL_REQUEST: u8 = 3;
 
 /// The kind under which a masked value is hashed: no leaf has it.
 const MASKED_VALUE: u8 = 255;
@@ -43,8 +54,24 @@ pub enum KeepPayload {
     /// A keyed hash per leaf: a mismatch can name the pointers that differ.
     #[default]
     Hashed,
-    /// The canonical JSON: a mismatch can show values.
+    /// The canonical JSON, or the fields of a form: a mismatch can show values. Bodies that are
+    /// compared byte for byte have no values to show, and are kept as one hash.
     Full,
+}
+
+/// A payload as it is kept and compared: a body, and the query that came with it.
+#[derive(Debug, Clone, Copy)]
+pub struct Payload<'p> {
+    /// The body.
+    pub body: &'p CanonicalBody<'p>,
+    /// The query as it came, without its question mark; empty when there is none.
+    pub query: &'p str,
+}
+
+impl<'p> From<&'p CanonicalBody<'p>> for Payload<'p> {
+    fn from(body: &'p CanonicalBody<'p>) -> Self {
+        Self { body, query: "" }
+    }
 }
 
 /// What was kept of a payload.
@@ -54,8 +81,19 @@ pub enum KeptPayload {
     None,
     /// Hashes of its leaves.
     Hashed(KeptLeaves),
-    /// Its canonical JSON.
-    Full(Vec<u8>),
+    /// All of it.
+    Full(FullPayload),
+}
+
+/// A payload that was kept in full.
+#[derive(Clone, PartialEq, Eq)]
+pub struct FullPayload {
+    /// The canonical JSON of its body, or the fields of a form as JSON (see [`crate::form`]).
+    pub body: Vec<u8>,
+    /// Whether the body was a form or an upload.
+    pub is_form: bool,
+    /// The query as it came.
+    pub query: String,
 }
 
 /// Pointers of leaves with the hashes of their values, in canonical order.
@@ -111,6 +149,9 @@ pub enum PayloadError {
         /// The largest value it may have.
         bound: usize,
     },
+    /// A query is not UTF-8, or is none where one must be.
+    #[error("kept payload: its query can't be read")]
+    Query,
     /// A pointer is not UTF-8, not a JSON pointer, or occurs twice.
     #[error("kept payload: leaf {leaf} has no valid pointer of its own")]
     Pointer {
@@ -128,23 +169,27 @@ impl PayloadError {
 }
 
 impl KeptPayload {
-    /// Keeps of a body what the policy asks for. Raw bytes have no leaves and no values to show:
+    /// Keeps of a payload what the policy asks for. Raw bytes have no leaves and no values to show:
     /// under `Full` too they are kept as one hash. Fails only if `Json` holds no valid JSON.
-    pub fn keep(
-        body: &CanonicalBody<'_>,
+    pub fn keep<'p>(
+        payload: impl Into<Payload<'p>>,
         keep: KeepPayload,
         key: &[u8; 32],
     ) -> Result<Self, CanonicalError> {
-        match (keep, body) {
+        let payload: Payload<'_> = payload.into();
+        let is_form = matches!(payload.body, CanonicalBody::Form(_) | CanonicalBody::Multipart(_));
+        match (keep, payload.body) {
             (KeepPayload::None, _) => Ok(Self::None),
-            (KeepPayload::Full, CanonicalBody::Json(canonical)) => {
-                Ok(Self::Full(canonical.clone()))
+            (
+                KeepPayload::Full,
+                CanonicalBody::Json(body)
+                | CanonicalBody::Form(body)
+                | CanonicalBody::Multipart(body),
+            ) if payload.query.len() <= MAX_QUERY_BYTES => {
+                let query = payload.query.to_owned();
+                Ok(Self::Full(FullPayload { body: body.clone(), is_form, query }))
             }
-            (_, CanonicalBody::Json(canonical)) => Ok(Self::Hashed(hash_leaves(canonical, key)?)),
-            (_, CanonicalBody::Bytes(bytes)) => {
-                let leaves = vec![(String::new(), bytes_hash(key, bytes))];
-                Ok(Self::Hashed(KeptLeaves { leaves, truncated: false }))
-            }
+            _ => Ok(Self::Hashed(hash_leaves(payload, key)?)),
         }
     }
 
@@ -153,7 +198,17 @@ impl KeptPayload {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::None => vec![VERSION, KIND_NONE],
-            Self::Full(canonical) => [&[VERSION, KIND_FULL], canonical.as_slice()].concat(),
+            Self::Full(FullPayload { body, is_form: false, query }) if query.is_empty() => {
+                [&[VERSION, KIND_FULL], body.as_slice()].concat()
+            }
+            Self::Full(FullPayload { body, is_form, query }) => {
+                let mut out = vec![VERSION, KIND_FULL_REQUEST, u8::from(*is_form)];
+                // It fits: longer ones are not kept in full.
+                out.extend_from_slice(&(query.len() as u16).to_le_bytes());
+                out.extend_from_slice(query.as_bytes());
+                out.extend_from_slice(body);
+                out
+            }
             Self::Hashed(KeptLeaves { leaves, truncated }) => {
                 let mut out = vec![VERSION, KIND_HASHED, u8::from(*truncated)];
                 // Both lengths fit: leaves are only made here, within the two bounds.
@@ -178,13 +233,14 @@ impl KeptPayload {
         let kept = match kind {
             KIND_NONE => Self::None,
             KIND_HASHED => Self::Hashed(reader.leaves()?),
-            KIND_FULL => {
-                let canonical = reader.rest();
-                check_bound("the canonical body's length", canonical.len(), MAX_BODY_BYTES)?;
-                Self::Full(canonical.to_vec())
-            }
+            KIND_FULL => Self::Full(FullPayload {
+                body: reader.canonical()?,
+                is_form: false,
+                query: String::new(),
+            }),
+            KIND_FULL_REQUEST => Self::Full(reader.full_request()?),
             other => {
-                let (value, bound) = (usize::from(other), usize::from(KIND_FULL));
+                let (value, bound) = (usize::from(other), usize::from(KIND_FULL_REQUEST));
                 return Err(PayloadError::Bound { field: "the kind", value, bound });
             }
         };
@@ -201,26 +257,42 @@ impl fmt::Debug for KeptPayload {
         match self {
             Self::None => formatter.write_str("None"),
             Self::Hashed(kept) => write!(formatter, "Hashed({} leaves)", kept.leaves.len()),
-            Self::Full(canonical) => write!(formatter, "Full({} bytes)", canonical.len()),
+            Self::Full(full) => write!(formatter, "{full:?}"),
         }
     }
 }
 
-/// The keyed hash of one leaf of a JSON payload.
-pub(crate) fn leaf_hash(
-    key: &[u8; 32],
-    pointer: &str,
-    node: Node,
-    text: &str,
-) -> [u8; LEAF_HASH_BYTES] {
-    // A string is hashed unescaped; its kind keeps "1" from being 1.
-    let kind = u8::from(matches!(node, Node::Text { .. } | Node::Escaped { .. }));
-    keyed_hash(key, kind, pointer, text.as_bytes())
+impl fmt::Debug for FullPayload {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Full({} bytes)", self.body.len() + self.query.len())
+    }
 }
 
-/// The keyed hash of a body that has no leaves.
-pub(crate) fn bytes_hash(key: &[u8; 32], bytes: &[u8]) -> [u8; LEAF_HASH_BYTES] {
-    keyed_hash(key, 2, "", bytes)
+/// What a walk over a payload comes to.
+pub(crate) enum Leaf<'t> {
+    /// An array or object that holds something.
+    Container,
+    /// Any other JSON value.
+    Value(Node, &'t str),
+    /// A field of a form or of the query, with all that it holds, as canonical JSON.
+    Field(&'t [u8]),
+    /// What has no leaves.
+    Bytes(&'t [u8]),
+}
+
+impl Leaf<'_> {
+    /// The keyed hash of this leaf. Its kind keeps "1" from being 1.
+    pub(crate) fn hash(&self, key: &[u8; 32], pointer: &str) -> [u8; LEAF_HASH_BYTES] {
+        let (kind, bytes) = match self {
+            // A string is hashed unescaped.
+            Self::Value(Node::Text { .. } | Node::Escaped { .. }, text) => (1, text.as_bytes()),
+            Self::Value(_, text) => (0, text.as_bytes()),
+            Self::Bytes(bytes) => (2, *bytes),
+            Self::Field(value) => (3, *value),
+            Self::Container => (4, &b""[..]),
+        };
+        keyed_hash(key, kind, pointer, bytes)
+    }
 }
 
 /// The keyed hash of a masked member's value, which stands in its place.
@@ -243,23 +315,83 @@ fn keyed_hash(key: &[u8; 32], kind: u8, pointer: &str, leaf: &[u8]) -> [u8; LEAF
     kept
 }
 
-fn hash_leaves(canonical: &[u8], key: &[u8; 32]) -> Result<KeptLeaves, CanonicalError> {
-    let tape = Tape::parse(canonical)?;
+/// Walks a payload: first the query, then the body in canonical order.
+pub(crate) fn walk_payload(
+    payload: Payload<'_>,
+    mut visit: impl FnMut(&str, Leaf<'_>) -> Flow,
+) -> Result<(), CanonicalError> {
+    if !payload.query.is_empty() {
+        if visit(QUERY, Leaf::Bytes(payload.query.as_bytes())) == Flow::Stop {
+            return Ok(());
+        }
+        let fields = query_fields(payload.query).unwrap_or_else(|| b"{}".to_vec());
+        if walk_fields(&fields, |name| format!("{QUERY}{name}"), &mut visit)? == Flow::Stop {
+            return Ok(());
+        }
+    }
+    match payload.body {
+        CanonicalBody::Bytes(bytes) => {
+            visit("", Leaf::Bytes(bytes));
+        }
+        CanonicalBody::Form(fields) | CanonicalBody::Multipart(fields) => {
+            walk_fields(fields, pointer_to, &mut visit)?;
+        }
+        CanonicalBody::Json(canonical) => {
+            let tape = Tape::parse(canonical)?;
+            walk_leaves(&tape, |pointer, seen| match seen {
+                Seen::Container => visit(pointer, Leaf::Container),
+                Seen::Leaf(node, text) => visit(pointer, Leaf::Value(node, text)),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The fields of a query by name, as canonical JSON; none when it is no form, or too long a one.
+pub(crate) fn query_fields(query: &str) -> Option<Vec<u8>> {
+    let pairs = query.bytes().filter(|byte| *byte == b'&').count();
+    let fields = urlencoded(query.as_bytes()).filter(|_| pairs < MAX_QUERY_FIELDS)?;
+    fields.write(&[], Arrays::Ordered)
+}
+
+fn pointer_to(name: &str) -> String {
+    let mut pointer = Pointer::default();
+    pointer.member(name);
+    pointer.as_str().to_owned()
+}
+
+fn walk_fields(
+    fields: &[u8],
+    pointer: fn(&str) -> String,
+    visit: &mut impl FnMut(&str, Leaf<'_>) -> Flow,
+) -> Result<Flow, CanonicalError> {
+    let tape = Tape::parse(fields)?;
+    for key in tape.members(0) {
+        let pointer = pointer(tape.text(key));
+        // A field without a name is no other than the query itself.
+        if pointer != QUERY && visit(&pointer, Leaf::Field(tape.source(key + 1))) == Flow::Stop {
+            return Ok(Flow::Stop);
+        }
+    }
+    Ok(Flow::On)
+}
+
+fn hash_leaves(payload: Payload<'_>, key: &[u8; 32]) -> Result<KeptLeaves, CanonicalError> {
     let mut kept = KeptLeaves::default();
-    walk_leaves(&tape, |pointer, seen| {
+    walk_payload(payload, |pointer, leaf| {
         if pointer.len() > MAX_POINTER_BYTES {
             kept.truncated = true;
             return Flow::Past;
         }
-        if let Seen::Leaf(node, text) = seen {
+        if !matches!(leaf, Leaf::Container) {
             if kept.leaves.len() == MAX_KEPT_LEAVES {
                 kept.truncated = true;
                 return Flow::Stop;
             }
-            kept.leaves.push((pointer.to_owned(), leaf_hash(key, pointer, node, text)));
+            kept.leaves.push((pointer.to_owned(), leaf.hash(key, pointer)));
         }
         Flow::On
-    });
+    })?;
     Ok(kept)
 }
 
@@ -267,8 +399,12 @@ const fn check_bound(field: &'static str, value: usize, bound: usize) -> Result<
     if value > bound { Err(PayloadError::Bound { field, value, bound }) } else { Ok(()) }
 }
 
-/// RFC 6901: empty, or steps that start with `/`, with `~` only as `~0` and `~1`.
+/// RFC 6901: empty, or steps that start with `/`, with `~` only as `~0` and `~1`. A query's field
+/// has its name behind the question mark as it is.
 fn is_pointer(text: &str) -> bool {
+    if text.starts_with(QUERY) {
+        return true;
+    }
     let tildes = text.match_indices('~');
     (text.is_empty() || text.starts_with('/'))
         && tildes
@@ -304,6 +440,25 @@ impl<'a> Reader<'a> {
     fn bounded(&mut self, field: &'static str, bound: usize) -> Result<usize, PayloadError> {
         let value = usize::from(u16::from_le_bytes(self.array()?));
         check_bound(field, value, bound).map(|()| value)
+    }
+
+    fn canonical(&mut self) -> Result<Vec<u8>, PayloadError> {
+        let canonical = self.rest();
+        check_bound("the canonical body's length", canonical.len(), MAX_BODY_BYTES)?;
+        Ok(canonical.to_vec())
+    }
+
+    fn full_request(&mut self) -> Result<FullPayload, PayloadError> {
+        let [is_form] = self.array()?;
+        check_bound("the form flag", usize::from(is_form), 1)?;
+        let length = self.bounded("the query's length", MAX_QUERY_BYTES)?;
+        let query = std::str::from_utf8(self.take(length)?).map_err(|_| PayloadError::Query)?;
+        if is_form == 0 && query.is_empty() {
+            // The shorter kind is the only one for it.
+            return Err(PayloadError::Query);
+        }
+        let query = query.to_owned();
+        Ok(FullPayload { body: self.canonical()?, is_form: is_form == 1, query })
     }
 
     fn leaves(&mut self) -> Result<KeptLeaves, PayloadError> {

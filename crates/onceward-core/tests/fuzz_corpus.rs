@@ -12,10 +12,11 @@ use std::fs;
 use std::path::Path;
 
 use onceward_core::canonical::{Arrays, CanonicalError, MAX_BODY_BYTES};
+use onceward_core::content_type::ContentType;
 use onceward_core::diff::{MAX_DIFF_CHANGES, default_mask, diff_full, differing_pointers};
 use onceward_core::fingerprint::{Body, CanonicalBody, FingerprintPolicy, canonical_bytes};
 use onceward_core::header_key::parse_header_key;
-use onceward_core::payload::{KeepPayload, KeptPayload, MAX_KEPT_LEAVES};
+use onceward_core::payload::{KeepPayload, KeptPayload, MAX_KEPT_LEAVES, Payload};
 
 const DEFAULT_ROUNDS: u64 = 400;
 const KEY: [u8; 32] = [5; 32];
@@ -77,6 +78,16 @@ const PIECES: &[&[u8]] = &[
     b"9007199254740993",
     b".5",
     b"\\\"",
+    b"\r\n",
+    b"\r\n--b",
+    b"--b--",
+    b"%00",
+    b"%",
+    b"+",
+    b"&",
+    b"=",
+    b"\r\nContent-Disposition: form-data; name=a",
+    b"; name=\"b\"",
 ];
 
 fn mutate(seed: &[u8], others: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
@@ -210,6 +221,42 @@ fn test_payload(input: &[u8], _: &[u8]) {
             assert!(found.is_ok() || matches!(kept, KeptPayload::Full(_)));
         }
     }
+}
+
+/// A content type on a line of its own, then a body.
+fn test_form(input: &[u8], neighbour: &[u8]) {
+    let read = |input| {
+        let mut halves = <[u8]>::splitn(input, 2, |byte| *byte == b'\n');
+        let media_type = ContentType::parse(halves.next().unwrap_or_default());
+        let body = halves.next().unwrap_or_default();
+        let policy = FingerprintPolicy::default();
+        CanonicalBody::of_type(body, &media_type, &policy)
+    };
+    let (Ok(new), Ok(old)) = (read(input), read(neighbour)) else { return };
+    if let CanonicalBody::Form(json) | CanonicalBody::Multipart(json) = &new {
+        let again = canonical_bytes(json, &FingerprintPolicy::default());
+        assert_eq!(again.as_ref(), Ok(json), "not its own canonical form");
+    }
+    for keep in [KeepPayload::Hashed, KeepPayload::Full] {
+        let query = std::str::from_utf8(neighbour).unwrap_or_default();
+        let kept = KeptPayload::keep(Payload { body: &old, query }, keep, &KEY).expect("readable");
+        assert_eq!(KeptPayload::decode(&kept.encode()).as_ref(), Ok(&kept));
+        let query = std::str::from_utf8(input).unwrap_or_default();
+        let payload = Payload { body: &new, query };
+        let found = differing_pointers(&kept, payload, Arrays::Ordered, &KEY).expect("readable");
+        let found = found.expect("something was kept");
+        assert!(found.pointers.len() <= MAX_DIFF_CHANGES + 1);
+        assert!(!onceward_core::diff::differs_text(&found.pointers).is_empty());
+        if !found.truncated && std::mem::discriminant(&old) == std::mem::discriminant(&new) {
+            let same_query = std::str::from_utf8(neighbour).unwrap_or_default() == query;
+            assert_eq!(found.pointers.is_empty(), old.bytes() == new.bytes() && same_query);
+        }
+    }
+}
+
+#[test]
+fn a07_forms_survive_their_corpus() {
+    run("form", test_form);
 }
 
 #[test]

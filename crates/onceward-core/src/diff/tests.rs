@@ -209,3 +209,112 @@ fn what_can_be_said_follows_what_was_kept() {
     assert_eq!(ask(&kept_bytes, &CanonicalBody::Bytes(b"{\"a\":2}")), at(""));
     assert_eq!(ask(&kept_bytes, &CanonicalBody::Json(b"{\"a\":1}".to_vec())), at(""));
 }
+
+/// What is kept of a form with a query, and the names of what differs from it.
+fn form_differs(
+    (old, old_query): (&str, &str),
+    (new, new_query): (&str, &str),
+    keep: KeepPayload,
+) -> Vec<String> {
+    let form = |text: &str| CanonicalBody::Form(text.as_bytes().to_vec());
+    let (old, new) = (form(old), form(new));
+    let old = Payload { body: &old, query: old_query };
+    let kept = KeptPayload::keep(old, keep, &KEY).expect("fields");
+    let new = Payload { body: &new, query: new_query };
+    let found = differing_pointers(&kept, new, Arrays::Ordered, &KEY).expect("fields");
+    let found = found.expect("something was kept");
+    assert!(!found.truncated);
+    found.pointers
+}
+
+#[test]
+fn r11_a_form_differs_by_field_and_a_query_by_its_own() {
+    let plain = r#"{"a":"1","file":{"content":"x","filename":"f"},"list":["1","2"]}"#;
+    let query = "page=1&size=2";
+    for keep in [KeepPayload::Hashed, KeepPayload::Full] {
+        let check = |new: &str, new_query: &str, expected: &[&str]| {
+            let found = form_differs((plain, query), (new, new_query), keep);
+            assert_eq!(found, expected, "{keep:?}: {new} {new_query}");
+        };
+        check(plain, query, &[]);
+        check(&plain.replace("\"1\",\"file", "\"2\",\"file"), query, &["/a"]);
+        check(&plain.replace("\"x\"", "\"y\""), query, &["/file"]);
+        check(&plain.replace("\"f\"", "\"g\""), query, &["/file"]);
+        check(&plain.replace(r#"["1","2"]"#, r#"["2","1"]"#), query, &["/list"]);
+        check(&plain.replace(r#"["1","2"]"#, "\"1\""), query, &["/list"]);
+        check(plain, "page=2&size=2", &["?page"]);
+        check(plain, "page=1", &["?size"]);
+        check(plain, "page=1&size=2&a/b=3", &["?a/b"]);
+        check(plain, "", &["?page", "?size"]);
+        check(plain, "size=2&page=1", &["?"]);
+        check(plain, "page=%31&size=2", &["?"]);
+        check(plain, "100%", if keep == KeepPayload::Full { &["?"] } else { &["?page", "?size"] });
+        check(&plain.replace("\"x\"", "\"y\""), "page=2&size=2", &["/file", "?page"]);
+    }
+}
+
+#[test]
+fn r11_a_body_that_became_another_kind_differs_as_a_whole() {
+    let (form, json) = (CanonicalBody::Form(b"{\"a\":\"1\"}".to_vec()), json_body("{\"a\":\"1\"}"));
+    let bytes = CanonicalBody::Bytes(b"a=1");
+    for (old, new) in [(&form, &json), (&json, &form), (&form, &bytes)] {
+        let kept = KeptPayload::keep(old, KeepPayload::Full, &KEY).expect("JSON");
+        let found = differing_pointers(&kept, new, Arrays::Ordered, &KEY).expect("JSON");
+        assert_eq!(found.expect("kept").pointers, [""], "{old:?} {new:?}");
+        let kept = KeptPayload::keep(old, KeepPayload::Hashed, &KEY).expect("JSON");
+        let found = differing_pointers(&kept, new, Arrays::Ordered, &KEY).expect("JSON");
+        assert!(!found.expect("kept").pointers.is_empty(), "{old:?} {new:?}");
+    }
+}
+
+fn json_body(text: &str) -> CanonicalBody<'static> {
+    CanonicalBody::Json(text.as_bytes().to_vec())
+}
+
+#[test]
+fn r11_values_of_fields_are_shown_and_masked_in_the_query_too() {
+    let form = |text: &str| CanonicalBody::Form(text.as_bytes().to_vec());
+    let old = FullPayload {
+        body: br#"{"amount":"1","password":"a"}"#.to_vec(),
+        is_form: true,
+        query: "page=1&token=x".to_owned(),
+    };
+    let new = form(r#"{"amount":"2","password":"b"}"#);
+    let new = Payload { body: &new, query: "page=2&token=y" };
+    let mask = default_mask();
+    let diff = diff_payloads(&old, new, Arrays::Ordered, &mask).expect("fields");
+    let shown: Vec<_> = diff
+        .changes
+        .iter()
+        .map(|change| (&*change.pointer, change.old.as_deref(), change.new.as_deref()))
+        .collect();
+    let masked = Some(MASKED);
+    assert_eq!(
+        shown,
+        [
+            ("/amount", Some("\"1\""), Some("\"2\"")),
+            ("/password", masked, masked),
+            ("?page", Some("\"1\""), Some("\"2\"")),
+            ("?token", masked, masked),
+        ]
+    );
+}
+
+#[test]
+fn r11_what_differs_is_said_in_words() {
+    let words = |pointers: &[&str]| {
+        differs_text(&pointers.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    assert_eq!(words(&["/amount"]), "the field amount");
+    assert_eq!(words(&["?page"]), "the query field page");
+    assert_eq!(words(&[""]), "the body");
+    assert_eq!(words(&["?"]), "the query");
+    assert_eq!(words(&["/a~1b/0", "?a~1b"]), "the field a/b/0 and the query field a~1b");
+    assert_eq!(words(&["/a", "/b", "?c"]), "the field a, the field b and the query field c");
+    assert_eq!(
+        words(&["/1", "/2", "/3", "/4", "/5", "/6", "/7"]),
+        "the field 1, the field 2, the field 3, the field 4, the field 5 and 2 more"
+    );
+    assert_eq!(words(&["/\0before", ""]), "the body");
+    assert_eq!(words(&[]), "nothing that is kept");
+}

@@ -8,6 +8,10 @@ fn json(text: &str) -> CanonicalBody<'static> {
     CanonicalBody::Json(text.as_bytes().to_vec())
 }
 
+fn form(text: &str) -> CanonicalBody<'static> {
+    CanonicalBody::Form(text.as_bytes().to_vec())
+}
+
 #[track_caller]
 fn hashed(body: &CanonicalBody<'_>, key: &[u8; 32]) -> KeptLeaves {
     match KeptPayload::keep(body, KeepPayload::Hashed, key) {
@@ -87,13 +91,53 @@ fn what_is_kept_follows_the_policy() {
     let body = json(r#"{"a":1}"#);
     let keep = |body: &CanonicalBody<'_>, keep| KeptPayload::keep(body, keep, &KEY).expect("JSON");
     assert_eq!(keep(&body, KeepPayload::None), KeptPayload::None);
-    assert_eq!(keep(&body, KeepPayload::Full), KeptPayload::Full(br#"{"a":1}"#.to_vec()));
+    let all_of = |body: &[u8], is_form, query: &str| {
+        KeptPayload::Full(FullPayload { body: body.to_vec(), is_form, query: query.to_owned() })
+    };
+    assert_eq!(keep(&body, KeepPayload::Full), all_of(br#"{"a":1}"#, false, ""));
+    let queried = Payload { body: &body, query: "page=1" };
+    let kept = KeptPayload::keep(queried, KeepPayload::Full, &KEY).expect("JSON");
+    assert_eq!(kept, all_of(br#"{"a":1}"#, false, "page=1"));
     let bytes = CanonicalBody::Bytes(b"\xff\x00");
     assert_eq!(keep(&bytes, KeepPayload::None), KeptPayload::None);
     assert_eq!(keep(&bytes, KeepPayload::Full), keep(&bytes, KeepPayload::Hashed));
     let not_json = KeptPayload::keep(&json("x"), KeepPayload::Hashed, &KEY);
     assert!(not_json.is_err_and(|error| error.is_not_json()));
     assert_eq!(KeepPayload::default(), KeepPayload::Hashed);
+}
+
+#[test]
+fn r12_a_form_is_kept_by_field() {
+    let form = form(r#"{"a/b":"1","file":{"content":"x","filename":"f"},"list":["1","2"]}"#);
+    let full = KeptPayload::keep(&form, KeepPayload::Full, &KEY).expect("fields");
+    let body = form.bytes().to_vec();
+    assert_eq!(full, KeptPayload::Full(FullPayload { body, is_form: true, query: String::new() }));
+    let kept = hashed(&form, &KEY);
+    let pointers: Vec<_> = kept.leaves().iter().map(|(pointer, _)| pointer.as_str()).collect();
+    assert_eq!(pointers, ["/a~1b", "/file", "/list"]);
+    // A field is no JSON value, whatever it holds.
+    assert_ne!(hashed(&json(r#"{"a/b":"1"}"#), &KEY).leaves()[0].1, kept.leaves()[0].1);
+}
+
+#[test]
+fn r11_the_query_is_kept_by_field() {
+    let body = json(r#"{"a":1}"#);
+    let pointers = |query: &str| {
+        let kept = KeptPayload::keep(Payload { body: &body, query }, KeepPayload::Hashed, &KEY);
+        let Ok(KeptPayload::Hashed(kept)) = kept else { panic!("not hashed: {kept:?}") };
+        assert!(!kept.truncated(), "{query}");
+        kept.leaves().iter().map(|(pointer, _)| pointer.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(pointers(""), ["/a"]);
+    assert_eq!(pointers("page=1&a/b=2&page=3&=4"), ["?", "?a/b", "?page", "/a"]);
+    // What is no form, and what has too many fields, is kept as a whole.
+    assert_eq!(pointers("100%"), ["?", "/a"]);
+    let many = |count: usize| vec!["a=1"; count].join("&");
+    assert_eq!(pointers(&many(MAX_QUERY_FIELDS)), ["?", "?a", "/a"]);
+    assert_eq!(pointers(&many(MAX_QUERY_FIELDS + 1)), ["?", "/a"]);
+    let long = "x".repeat(MAX_QUERY_BYTES + 1);
+    let kept = KeptPayload::keep(Payload { body: &body, query: &long }, KeepPayload::Full, &KEY);
+    assert!(matches!(kept, Ok(KeptPayload::Hashed(_))));
 }
 
 #[test]
@@ -111,8 +155,14 @@ fn values_are_neither_in_the_hashed_bytes_nor_in_debug_output() {
 fn decoding_reads_back_what_was_encoded() {
     let wide = format!("[{}]", vec!["{\"k\":1}"; 300].join(","));
     for body in ["1", "{}", r#"{"a":{"b":[1,2,{}]},"~/":"ü"}"#, &wide] {
-        for keep in [KeepPayload::None, KeepPayload::Hashed, KeepPayload::Full] {
-            let kept = KeptPayload::keep(&json(body), keep, &KEY).expect("JSON");
+        let keeps = [KeepPayload::None, KeepPayload::Hashed, KeepPayload::Full];
+        let queries = ["", "a=1&b=2"].into_iter();
+        for (keep, query) in queries.flat_map(|query| keeps.map(|keep| (keep, query))) {
+            let body_of = if query.is_empty() { json } else { form };
+            let (sent, shown) = (body_of(body), json(body));
+            let sent = if body.starts_with('{') { &sent } else { &shown };
+            let payload = Payload { body: sent, query };
+            let kept = KeptPayload::keep(payload, keep, &KEY).expect("JSON");
             let bytes = kept.encode();
             assert_eq!(KeptPayload::decode(&bytes), Ok(kept), "{body}");
             for end in 0..bytes.len() {
@@ -132,7 +182,13 @@ fn decoding_refuses_everything_else() {
         (b"", PayloadError::End { offset: 0 }),
         (b"\x01", PayloadError::End { offset: 1 }),
         (b"\x02\x00", PayloadError::Version { version: 2 }),
-        (b"\x01\x03", bound("the kind", 3, 2)),
+        (b"\x01\x04", bound("the kind", 4, 3)),
+        (b"\x01\x03", PayloadError::End { offset: 2 }),
+        (b"\x01\x03\x02\0\0{}", bound("the form flag", 2, 1)),
+        (b"\x01\x03\x01\x02\0a", PayloadError::End { offset: 6 }),
+        (b"\x01\x03\x01\x01\0\xff{}", PayloadError::Query),
+        // There is one encoding of what has neither a form nor a query.
+        (b"\x01\x03\0\0\0{}", PayloadError::Query),
         (b"\x01\x00x", PayloadError::Trailing { bytes: 1 }),
         (b"\x01\x01\x02\0\0", bound("the truncated flag", 2, 1)),
         (b"\x01\x01\0\x01\x01", bound("the number of leaves", 257, 256)),

@@ -10,7 +10,7 @@ use http::StatusCode;
 use onceward::engine::{Engine, EngineError, STORE_SPACE_PREFIX, STORE_TENANT};
 use onceward_core::canonical::Arrays;
 use onceward_core::decide::{Claim, Verdict};
-use onceward_core::diff::{DifferingPointers, differing_pointers};
+use onceward_core::diff::{DifferingPointers, differing_pointers, differs_text};
 use onceward_core::fingerprint::FingerprintBuilder;
 use onceward_core::guard::{Guard, Rule};
 use onceward_core::key::{Key, Kind, Subject};
@@ -220,6 +220,9 @@ pub(crate) struct VerdictAnswer {
     /// `mismatch`: JSON pointers that differ, when they are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     differs: Option<Vec<String>>,
+    /// `mismatch`: the same in words for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    differs_text: Option<String>,
     /// `busy`: when it is worth asking again.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<u64>,
@@ -490,6 +493,7 @@ impl Asked {
             Verdict::Mismatch(record) => {
                 self.note(Noted::Conflict, &record, state).await?;
                 answer.differs = self.differs(state).await?;
+                answer.differs_text = answer.differs.as_deref().map(differs_text);
             }
             Verdict::Busy { retry_after_ms } => answer.retry_after_ms = Some(retry_after_ms),
             Verdict::Refused(refusal) => answer.current = Some(refusal.current),

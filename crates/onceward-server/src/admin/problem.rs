@@ -68,6 +68,8 @@ pub(crate) struct ProblemBody {
     current: Option<u64>,
     /// With `idempotency.payload_mismatch`: JSON pointers that differ.
     differs: Option<Vec<String>>,
+    /// With it: the same in words for people.
+    differs_text: Option<String>,
     /// With `guard.failed`: which verdict a claim would get.
     verdict: Option<String>,
     /// With `record.not_now`: the state that it is in.

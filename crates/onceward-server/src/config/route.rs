@@ -55,7 +55,26 @@ words! { KeepPayload {
     "full" => KeepPayload::Full,
 } }
 words! { Arrays { "ordered" => Arrays::Ordered, "unordered" => Arrays::Unordered } }
-words! { Body { "json" => Body::Json, "bytes" => Body::Bytes } }
+
+/// How a file can say that bodies are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BodyForm {
+    /// As JSON.
+    Json,
+    /// By field.
+    Form,
+    /// By part.
+    Multipart,
+    /// Byte for byte.
+    Bytes,
+}
+
+words! { BodyForm {
+    "json" => BodyForm::Json,
+    "form" => BodyForm::Form,
+    "multipart" => BodyForm::Multipart,
+    "bytes" => BodyForm::Bytes,
+} }
 
 /// A part of what a key is unique in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,12 +109,16 @@ section! {
     Fingerprint {
         /// Fields that don't count: names at any depth, JSON pointers (`/meta/at`) at their place.
         /// A pointer leads through objects only, never into an array: `/items/0/at` is the member
-        /// `0` of an object. For fields of array items write their name.
+        /// `0` of an object. For fields of array items write their name. Of a form or an upload
+        /// whole fields and parts are left out, by name or as `/name`.
         ignore: Vec<String> = Vec::new();
-        /// Whether the order of array items counts.
+        /// Whether the order of array items counts, and that of fields or parts of one name.
         arrays: Arrays = Arrays::Ordered;
-        /// Whether a body with a JSON media type is compared as JSON; others always as bytes.
-        body: Body = Body::Json;
+        /// How a body is compared: as JSON, by the fields of a form, by the parts of an upload, or
+        /// byte for byte. Named, it holds for every media type but one that says JSON, form or
+        /// upload and means another than the named: those are then compared as bytes, and so is
+        /// what is not well-formed. Default: as the media type says; without one as JSON.
+        body: Option<BodyForm> = None, like "\"form\"";
     }
 }
 
@@ -300,8 +323,10 @@ section! {
         /// Protect (enforce), only report what would have been done (shadow), or neither (off).
         mode: Mode = Mode::Enforce;
         /// What is kept of a payload, to explain a mismatch with: nothing, a keyed hash per value,
-        /// or all of it; of one over 1MiB never more than hashes. Default: hashed; in the business
-        /// and measurements dialects full.
+        /// or all of it; of one over 1MiB never more than hashes. Of a form or an upload it is kept by field; a value of
+        /// over 16KiB, or one that is no text, as its hash; what is compared byte for byte always
+        /// as one hash. The query is kept the same way. Default: hashed; in the business and
+        /// measurements dialects full.
         keep_payload: Option<KeepPayload> = None, like "\"hashed\"";
         /// Members of JSON whose values are shown to nobody who looks at what is stored, at any
         /// depth; their case does not count. What else is stored (jobs, claims of the control API)
@@ -332,7 +357,7 @@ impl RouteSection {
             mode: self.mode,
             missing_key: self.missing_key.unwrap_or(missing),
             per_caller: self.scope.contains(&ScopePart::Caller),
-            fingerprint: FingerprintPolicy { ignore, arrays, body },
+            fingerprint: FingerprintPolicy { ignore, arrays, body: compared(body) },
             retain_ms: self.retain.0,
             retain_errors_ms: self.retain_errors.unwrap_or(Span::hours(4).min(self.retain)).0,
             remember_ms: Some(self.remember.unwrap_or(self.retain.min(REMEMBER_MAX)).0),
@@ -356,6 +381,16 @@ impl RouteSection {
     /// How messages name it.
     pub(crate) fn told(&self) -> String {
         quoted(&self.r#match)
+    }
+}
+
+fn compared(body: Option<BodyForm>) -> Body {
+    match body {
+        None => Body::ByMediaType,
+        Some(BodyForm::Json) => Body::Json,
+        Some(BodyForm::Form) => Body::Form,
+        Some(BodyForm::Multipart) => Body::Multipart,
+        Some(BodyForm::Bytes) => Body::Bytes,
     }
 }
 

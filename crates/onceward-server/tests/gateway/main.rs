@@ -22,6 +22,7 @@ mod examples;
 mod few_files;
 mod files;
 mod frames;
+mod forms;
 mod frozen;
 mod full_disk;
 mod masks;

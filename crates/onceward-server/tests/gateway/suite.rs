@@ -45,6 +45,10 @@ suite! {
     a05_a_quoted_key_and_a_raw_one_are_the_same: {};
     a06_keys_are_apart_by_caller_method_and_path: {};
     a07_spelling_does_not_matter: {};
+    r11_a_form_counts_by_field: {};
+    r11_an_upload_replays_whatever_its_boundary: {};
+    r11_what_differs_beside_the_body_is_named: {};
+    r11_parameters_of_a_media_type_count_where_they_say_something: {};
     a08_a_replay_is_the_original_byte_for_byte: {};
     a08_only_stored_headers_are_replayed: {};
     a09_another_payload_is_a_mismatch: {};

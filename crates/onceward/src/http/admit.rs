@@ -1,21 +1,22 @@
 //! From a request to a claim: identity, key, shape, fingerprint; nothing is stored before it fits.
 
 use bytes::Bytes;
-use http::HeaderMap;
 use http::header::{CONTENT_TYPE, IF_MATCH};
 use http::request::Parts;
+use http::{HeaderMap, HeaderValue};
 use onceward_core::audit::Trace;
 use onceward_core::canonical::{Arrays, CanonicalError, MAX_BODY_BYTES, NotCanonical};
+use onceward_core::content_type::ContentType;
 use onceward_core::decide::Claim;
-use onceward_core::diff::{DifferingPointers, diff_full, differing_pointers};
+use onceward_core::diff::{DifferingPointers, diff_payloads, differing_pointers, differs_text};
 use onceward_core::fingerprint::{
-    Body as BodyRule, CanonicalBody, Fingerprint, FingerprintBuilder, FingerprintPolicy,
-    canonical_bytes, content_hash16, fingerprint_bytes,
+    CanonicalBody, Fingerprint, FingerprintBuilder, FingerprintPolicy, canonical_bytes,
+    content_hash16, fingerprint_bytes,
 };
 use onceward_core::header_key::{MAX_HEADER_KEY_CHARS, parse_header_key};
 use onceward_core::key::{Key, Kind};
 use onceward_core::limits::MAX_FULL_PAYLOAD_BYTES;
-use onceward_core::payload::{KeepPayload, KeptPayload};
+use onceward_core::payload::{KeepPayload, KeptPayload, Payload};
 
 use super::identity::Caller;
 use super::names;
@@ -31,8 +32,10 @@ const HASH_DIGITS: usize = 16;
 /// Digits of the hash that stands for a part of a derived key that is too long: three such parts
 /// and E01's hash fit into a key.
 const SHORT_DIGITS: usize = 32;
-/// The media type that a payload has when nothing else is said.
-const JSON: &str = "application/json";
+/// The media type whose payloads have E01's plain hash.
+const JSON: &[u8] = b"application/json";
+/// What is said to differ when it is neither the body nor the query.
+const MEDIA_TYPE: &str = "the media type of the body";
 
 /// The key that a request brings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,11 +72,12 @@ pub(super) struct Admitted {
     pub(super) key: String,
     /// Under which sight its record may be kept in caches.
     pub(super) sight: Sight,
-    /// The canonical form of a JSON body, until it was kept: large ones are not held twice.
-    canonical: Option<Vec<u8>>,
+    /// The canonical form of a body that has one, until it was kept: large ones are not held twice.
+    canonical: Option<CanonicalBody<'static>>,
     /// The body as it came.
     sent: Bytes,
-    rules: FingerprintPolicy,
+    content_type: ContentType,
+    query: Box<str>,
 }
 
 impl Admitted {
@@ -81,15 +85,15 @@ impl Admitted {
     /// is too large to be kept in full is kept as hashes: explaining a mismatch is a courtesy, and
     /// no reason to refuse the request.
     pub(super) fn keep_payload(&mut self, policy: &Policy, leaf_key: &[u8; 32]) {
-        let body = match self.canonical.take() {
-            Some(canonical) => CanonicalBody::Json(canonical),
-            None => self.body(),
-        };
+        let body = self.canonical.take();
+        let body = body.unwrap_or_else(|| self.body(&policy.fingerprint));
+        let payload = Payload { body: &body, query: &self.query };
+        let bytes = body.bytes().len() + self.query.len();
         let keep = match policy.keep_payload {
-            KeepPayload::Full if body.bytes().len() > MAX_FULL_PAYLOAD_BYTES => KeepPayload::Hashed,
+            KeepPayload::Full if bytes > MAX_FULL_PAYLOAD_BYTES => KeepPayload::Hashed,
             keep => keep,
         };
-        let kept = KeptPayload::keep(&body, keep, leaf_key);
+        let kept = KeptPayload::keep(payload, keep, leaf_key);
         self.claim.payload = kept.ok().map(|kept| kept.encode().into());
     }
 
@@ -100,26 +104,30 @@ impl Admitted {
         policy: &Policy,
         leaf_key: &[u8; 32],
     ) -> Conflict {
-        let body = self.body();
-        let arrays = self.rules.arrays;
+        let rules = &policy.fingerprint;
+        let body = self.body(rules);
         let mut conflict = Conflict {
             key: self.key.clone(),
             current_hash: content_hash16(body.bytes()),
             ..Conflict::default()
         };
-        if let KeptPayload::Full(body_before) = kept {
-            conflict.original_hash = Some(content_hash16(body_before));
-            let shown = match &body {
-                CanonicalBody::Json(_) => self.in_sent_order().unwrap_or(body),
-                CanonicalBody::Bytes(_) => body,
-            };
-            if let CanonicalBody::Json(current) = &shown {
-                conflict.changes = diff_full(body_before, current, arrays, &policy.mask).ok();
+        let mut shown = body;
+        if let KeptPayload::Full(before) = kept {
+            conflict.original_hash = Some(content_hash16(&before.body));
+            if let CanonicalBody::Json(_) = &shown {
+                shown = self.in_sent_order(rules).unwrap_or(shown);
             }
-            let differing = differing_pointers(kept, &shown, arrays, leaf_key);
-            conflict.pointers = differing.ok().flatten().and_then(DifferingPointers::named);
-        } else if let Ok(Some(differing)) = differing_pointers(kept, &body, arrays, leaf_key) {
-            conflict.pointers = differing.named();
+            let payload = Payload { body: &shown, query: &self.query };
+            conflict.changes = diff_payloads(before, payload, rules.arrays, &policy.mask).ok();
+        }
+        let payload = Payload { body: &shown, query: &self.query };
+        let differing = differing_pointers(kept, payload, rules.arrays, leaf_key);
+        conflict.pointers = differing.ok().flatten().and_then(DifferingPointers::named);
+        conflict.words = conflict.pointers.as_deref().map(differs_text);
+        if let Some(pointers) = conflict.pointers.as_mut().filter(|pointers| pointers.is_empty()) {
+            // Method and path belong to the key: nothing else is left.
+            pointers.push(String::new());
+            conflict.words = Some(MEDIA_TYPE.into());
         }
         let told = conflict.original_hash.as_ref();
         if told.is_none_or(|original| *original == conflict.current_hash) {
@@ -133,14 +141,15 @@ impl Admitted {
     }
 
     /// What is compared, with items where the client sees them: for people, never for hashes.
-    fn in_sent_order(&self) -> Option<CanonicalBody<'_>> {
-        let rules = FingerprintPolicy { arrays: Arrays::Ordered, ..self.rules.clone() };
+    fn in_sent_order(&self, rules: &FingerprintPolicy) -> Option<CanonicalBody<'_>> {
+        let rules = FingerprintPolicy { arrays: Arrays::Ordered, ..rules.clone() };
         canonical_bytes(&self.sent, &rules).ok().map(CanonicalBody::Json)
     }
 
     /// What of the body is compared, made anew: it had a canonical form when it came.
-    fn body(&self) -> CanonicalBody<'_> {
-        CanonicalBody::new(&self.sent, &self.rules).unwrap_or(CanonicalBody::Bytes(&self.sent))
+    fn body(&self, rules: &FingerprintPolicy) -> CanonicalBody<'_> {
+        let body = CanonicalBody::of_type(&self.sent, &self.content_type, rules);
+        body.unwrap_or(CanonicalBody::Bytes(&self.sent))
     }
 }
 
@@ -152,14 +161,16 @@ pub(super) fn admit(
     caller: &Caller,
     brought: Brought,
 ) -> Result<Admitted, Refusal> {
-    let media_type = media_type(&head.headers);
-    let rules = rules(policy, &media_type);
-    let canonical = CanonicalBody::new(body, &rules).map_err(no_canonical_form)?;
+    let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let content_type = ContentType::parse(content_type.unwrap_or_default());
+    let canonical = CanonicalBody::of_type(body, &content_type, &policy.fingerprint)
+        .map_err(no_canonical_form)?;
+    let media = canonical.compared_type(&content_type);
+    let query = head.uri.query().unwrap_or_default();
     let key = match (brought, policy.missing_key) {
         (Brought::Key(key), _) => key,
         (Brought::Nothing, MissingKey::Derive) => {
-            let query = head.uri.query().unwrap_or_default();
-            derived(caller, place, (query, compared_media(&media_type, &canonical)), &canonical)
+            derived(caller, place, (query, &media), &canonical)
         }
         (Brought::Nothing, _) => {
             let detail = "send an Idempotency-Key header: 1 to 128 visible ASCII characters";
@@ -170,8 +181,8 @@ pub(super) fn admit(
     let fingerprint = FingerprintBuilder::new()
         .part("method", head.method.as_str().as_bytes())
         .part("path", one_spelling(head.uri.path()).as_bytes())
-        .part("query", head.uri.query().unwrap_or_default().as_bytes())
-        .part("media", compared_media(&media_type, &canonical).as_bytes())
+        .part("query", query.as_bytes())
+        .part("media", &media)
         .body(&canonical)
         .finish();
     let mut within = vec![if policy.per_caller { caller.caller.as_str() } else { "" }];
@@ -182,11 +193,14 @@ pub(super) fn admit(
     claim.terms = policy.terms();
     claim.trace = trace(&head.headers, caller);
     let canonical = match canonical {
-        CanonicalBody::Json(canonical) => Some(canonical),
+        CanonicalBody::Json(canonical) => Some(CanonicalBody::Json(canonical)),
+        CanonicalBody::Form(canonical) => Some(CanonicalBody::Form(canonical)),
+        CanonicalBody::Multipart(canonical) => Some(CanonicalBody::Multipart(canonical)),
         CanonicalBody::Bytes(_) => None,
     };
-    let (sight, sent) = (Sight::default(), body.clone());
-    Ok(Admitted { claim, key, sight, canonical, sent, rules })
+    let (query, sent) = (query.into(), body.clone());
+    let sight = Sight::default();
+    Ok(Admitted { claim, key, sight, canonical, sent, content_type, query })
 }
 
 /// A body that can't be compared is refused; one that is only too large for that is told so.
@@ -220,32 +234,6 @@ pub(super) fn required_if_match(head: &Parts, policy: &Policy) -> Result<(), Ref
     Ok(())
 }
 
-/// What a fingerprint of this media type looks at.
-pub(super) fn rules(policy: &Policy, media_type: &str) -> FingerprintPolicy {
-    let mut rules = policy.fingerprint.clone();
-    let json =
-        media_type.is_empty() || media_type == "application/json" || media_type.ends_with("+json");
-    if !json {
-        rules.body = BodyRule::Bytes;
-    }
-    rules
-}
-
-/// The media type without parameters, in lower case; empty when there is none.
-pub(super) fn media_type(headers: &HeaderMap) -> String {
-    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
-}
-
-/// The media type as it is compared: JSON that nobody called so is JSON all the same, and whoever
-/// leaves the header out of a retry means the same.
-fn compared_media<'a>(media_type: &'a str, canonical: &CanonicalBody<'_>) -> &'a str {
-    match canonical {
-        CanonicalBody::Json(_) if media_type.is_empty() => JSON,
-        _ => media_type,
-    }
-}
-
 /// E01: tenant without hyphens, method and route, first 16 hex digits of the payload's hash; every
 /// part escaped, so that a colon in one can't imitate another. A query and a media type that is not
 /// plain JSON belong to the payload: who sends something else in them means another request, not a
@@ -253,7 +241,7 @@ fn compared_media<'a>(media_type: &'a str, canonical: &CanonicalBody<'_>) -> &'a
 fn derived(
     caller: &Caller,
     place: &Place,
-    (query, media): (&str, &str),
+    (query, media): (&str, &[u8]),
     canonical: &CanonicalBody<'_>,
 ) -> String {
     let body = canonical.bytes();
@@ -261,7 +249,7 @@ fn derived(
         (JSON, "") => content_hash16(body),
         (JSON, query) => content_hash16(&[query.as_bytes(), b"\n", body].concat()),
         (media, query) => {
-            let parts = [media.as_bytes(), b"\n", query.as_bytes(), b"\n", body];
+            let parts = [media, b"\n", query.as_bytes(), b"\n", body];
             content_hash16(&parts.concat())
         }
     };
@@ -307,16 +295,8 @@ fn trace(headers: &HeaderMap, caller: &Caller) -> Trace {
 mod tests {
     use super::*;
 
-    #[test]
-    fn json_without_a_media_type_is_compared_as_json() {
-        let (json, bytes) = (CanonicalBody::Json(b"{}".to_vec()), CanonicalBody::Bytes(b"x"));
-        assert_eq!(compared_media("", &json), "application/json");
-        assert_eq!(compared_media("application/vnd.a+json", &json), "application/vnd.a+json");
-        assert_eq!(compared_media("", &bytes), "");
-    }
-
     /// The key that is derived for a tenant and an endpoint.
-    fn key(tenant: &str, endpoint: &str, asked: (&str, &str)) -> String {
+    fn key(tenant: &str, endpoint: &str, asked: (&str, &[u8])) -> String {
         let caller = Caller { tenant: tenant.into(), caller: "ada".into() };
         let place = Place { endpoint: endpoint.into(), values: Vec::new(), route: None };
         derived(&caller, &place, asked, &CanonicalBody::Json(b"{}".to_vec()))
@@ -343,7 +323,7 @@ mod tests {
     #[test]
     fn e01_another_query_or_media_type_is_another_derived_key() {
         let asked =
-            [("", JSON), ("a=1", JSON), ("", ""), ("", "text/plain"), ("a=1", "text/plain")];
+            [("", JSON), ("a=1", JSON), ("", b""), ("", b"text/plain"), ("a=1", b"text/plain")];
         let keys: std::collections::HashSet<_> =
             asked.into_iter().map(|asked| key("t", "POST /x", asked)).collect();
         assert_eq!(keys.len(), asked.len());

@@ -219,8 +219,11 @@ pub struct Conflict {
     pub original_hash: Option<String>,
     /// The same of this request.
     pub current_hash: String,
-    /// JSON pointers that differ.
+    /// What differs: JSON pointers into the body, `/name` for a field of a form, `?name` for one of
+    /// the query, `?` for the query, an empty one for the body as a whole.
     pub pointers: Option<Vec<String>>,
+    /// The same in words for people.
+    pub words: Option<String>,
     /// Old and new values, masked, when the payload was kept in full.
     pub changes: Option<Diff>,
     /// When the first request came.

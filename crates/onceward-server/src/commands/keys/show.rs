@@ -4,7 +4,7 @@
 use onceward::store::{Fact, Found, Read};
 use onceward_core::guard::{Guard, Rule};
 use onceward_core::key::{Key, Kind};
-use onceward_core::mask::mask_shown;
+use onceward_core::mask::{mask_query, mask_shown};
 use onceward_core::payload::KeptPayload;
 use onceward_core::record::{OnAbandoned, OnDead, Record, Terms};
 use onceward_core::stamp::At;
@@ -72,8 +72,15 @@ pub(crate) fn found_json(found: &Found, now: At, mask: &[String]) -> Value {
     value["payload"] = json!(found.payload.as_deref().map(|bytes| match kept(record, bytes) {
         Kept::Job => json!({ "kept": "full", "body": masked_json(bytes, mask) }),
         Kept::Of(KeptPayload::None) => json!({ "kept": "none" }),
-        Kept::Of(KeptPayload::Full(body)) => {
-            json!({ "kept": "full", "body": masked_json(&body, mask) })
+        Kept::Of(KeptPayload::Full(full)) => {
+            let mut kept = json!({ "kept": "full", "body": masked_json(&full.body, mask) });
+            if full.is_form {
+                kept["form"] = json!(true);
+            }
+            if !full.query.is_empty() {
+                kept["query"] = json!(mask_query(&full.query, mask));
+            }
+            kept
         }
         Kept::Of(KeptPayload::Hashed(leaves)) => json!({
             "kept": "hashed",
@@ -218,8 +225,12 @@ fn payload_text(record: &Record, bytes: &[u8], mask: &[String]) -> String {
     match kept(record, bytes) {
         Kept::Job => body_text(&mask_shown(bytes, mask)),
         Kept::Of(KeptPayload::None) => "nothing is kept".into(),
-        Kept::Of(KeptPayload::Full(body)) => {
-            format!("kept in full: {}", body_text(&mask_shown(&body, mask)))
+        Kept::Of(KeptPayload::Full(full)) => {
+            let query = match &*full.query {
+                "" => String::new(),
+                query => format!("\nquery: {}", plain_line(&mask_query(query, mask))),
+            };
+            format!("kept in full: {}{query}", body_text(&mask_shown(&full.body, mask)))
         }
         Kept::Of(KeptPayload::Hashed(leaves)) => {
             let more = if leaves.truncated() { ", truncated" } else { "" };

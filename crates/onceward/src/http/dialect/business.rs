@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
-use onceward_core::diff::Change;
+use onceward_core::diff::{Change, differs_text};
 use serde_json::{Value, json};
 
 use super::{Speak, json as respond};
@@ -64,15 +64,20 @@ fn plain_details(refusal: &Refusal) -> Value {
 fn conflict_details(conflict: &Conflict) -> Value {
     let mut summary: Vec<String> = match (&conflict.changes, &conflict.pointers) {
         (Some(diff), _) => diff.changes.iter().map(line).collect(),
-        (None, Some(pointers)) => pointers.iter().map(|pointer| dotted(pointer)).collect(),
-        (None, None) => Vec::new(),
+        // Two bodies of other media types may be the same in all that can be named.
+        (None, Some(pointers)) if *pointers != [""] => {
+            pointers.iter().map(|pointer| dotted(pointer)).collect()
+        }
+        (None, _) => Vec::new(),
     };
     if conflict.changes.as_ref().is_some_and(|diff| diff.truncated) {
         summary.push("(more changes are not shown)".into());
     }
     if summary.is_empty() {
-        // The body is the same in what counts: the rest of the request is not.
-        summary.push("(the query or the media type differs, or what differs is not known)".into());
+        summary.push(match &conflict.words {
+            Some(words) => format!("({words})"),
+            None => "(what differs is not known)".into(),
+        });
     }
     json!({
         "original_key": conflict.key,
@@ -86,6 +91,10 @@ fn conflict_details(conflict: &Conflict) -> Value {
 
 /// `customer_info.phone: '+1' → '+2'`
 fn line(change: &Change) -> String {
+    if change.old.is_none() && change.new.is_none() {
+        // It has no values to show.
+        return dotted(&change.pointer);
+    }
     let side = |value: &Option<String>| value.as_deref().map_or("(absent)".into(), quoted);
     format!("{}: {} → {}", dotted(&change.pointer), side(&change.old), side(&change.new))
 }
@@ -98,8 +107,11 @@ fn quoted(json: &str) -> String {
     }
 }
 
-/// A JSON pointer as a dotted path.
+/// A JSON pointer as a dotted path; what is none in words.
 fn dotted(pointer: &str) -> String {
+    if pointer.starts_with('?') {
+        return differs_text(&[pointer.to_owned()]);
+    }
     let parts = pointer.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~"));
     let path = parts.collect::<Vec<_>>().join(".");
     if path.is_empty() { "(body)".into() } else { path }

@@ -38,10 +38,12 @@ pub(super) fn problem(
     body.insert("code".into(), json!(code));
     body.insert("retryable".into(), json!(meaning.retryable));
     body.insert("key_advice".into(), json!(meaning.key_advice.as_str()));
-    if let Some(pointers) =
-        refusal.conflict.as_ref().and_then(|conflict| conflict.pointers.as_ref())
-    {
-        body.insert("differs".into(), json!(pointers));
+    if let Some(conflict) = &refusal.conflict {
+        let differs = conflict.pointers.as_ref().map(|pointers| json!(pointers));
+        let words = conflict.words.as_ref().map(|words| json!(words));
+        let named = [("differs", differs), ("differs_text", words)];
+        let told = named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        body.extend(told);
     }
     match (&refusal.current, refusal.code) {
         (Some(current), Code::VersionMismatch) => {
