@@ -341,8 +341,11 @@ const LARGE: usize = 60_000;
 
 /// A place whose answers are large, and the first of them, which its client does not take.
 async fn with_an_answer_held(on: On, answer_bytes_max: u64) -> (Place, Response<Body>) {
+    with_an_answer_held_within(on, DoorLimits { answer_bytes_max, ..DoorLimits::default() }).await
+}
+
+async fn with_an_answer_held_within(on: On, limits: DoorLimits) -> (Place, Response<Body>) {
     let engine = engine(on).await;
-    let limits = DoorLimits { answer_bytes_max, ..DoorLimits::default() };
     let door = door(on, &engine, Routes::every(Policy::default()).unwrap());
     let upstream = Arc::new(Upstream::default());
     let router = Router::new()
@@ -367,11 +370,8 @@ async fn answers_that_would_take_too_much_memory_together_are_not_begun_or_not_s
     assert_eq!(place.records().await, 2, "nothing is recorded of what is shed");
     assert_eq!(place.post("/payments", "small", "{}").await.status, 201);
     let replay = place.post("/large", "held", "{}").await;
-    assert_eq!(replay.refused(), (503, "overload.shed".into()), "the client may take its time");
+    assert_eq!((replay.status, replay.body.len()), (200, LARGE), "replays have room of their own");
     drop(held);
-    let replay = place.post("/large", "held", "{}").await;
-    assert_eq!((replay.status, replay.body.len()), (200, LARGE));
-    drop(replay);
     assert_eq!(place.post("/payments", "new", "{}").await.status, 201);
     // Who takes long leaves room for others.
     let (place, _held) = with_an_answer_held(on, 100_000).await;
@@ -389,6 +389,24 @@ async fn answers_that_would_take_too_much_memory_together_are_not_begun_or_not_s
         (again.status, &again.json()["code"]),
         (409, &"idempotency.response_not_stored".into())
     );
+}
+
+async fn replays_that_nobody_takes_keep_no_first_answer_from_running(on: On) {
+    let limits = DoorLimits { replay_bytes_max: 70_000, ..DoorLimits::default() };
+    let (place, first) = with_an_answer_held_within(on, limits).await;
+    drop(first);
+    let asked = || request("alice", "/large", Some("held"), "{}");
+    let held = place.router.clone().oneshot(asked()).await.unwrap();
+    assert_eq!(held.headers()["idempotency-replayed"], "true");
+    let another = place.send(asked()).await;
+    assert_eq!(another.refused(), (503, "overload.shed".into()), "no room for another replay");
+    for key in ["one", "two"] {
+        let new = place.post("/large", key, "{}").await;
+        let stored = new.header("idempotency-stored");
+        assert_eq!((new.status, new.body.len(), stored), (200, LARGE, None), "{key}");
+    }
+    drop(held);
+    assert_eq!(place.send(asked()).await.status, 200);
 }
 
 async fn b06_each_route_may_ask_somebody_else(on: On) {
@@ -728,6 +746,7 @@ on_every_store! {
     the_crowd_of_one_tenant_leaves_room_for_others,
     bodies_that_would_take_too_much_memory_together_are_shed,
     answers_that_would_take_too_much_memory_together_are_not_begun_or_not_stored,
+    replays_that_nobody_takes_keep_no_first_answer_from_running,
     b06_each_route_may_ask_somebody_else,
     shadow_mode_reports_and_never_touches_the_store,
     shadow_mode_refuses_what_enforcing_refuses,

@@ -250,7 +250,11 @@ fn limits(limits: &Limits, reading: &mut Reading) {
             reading.breaks(&format!("limits.{name}"), format!("{value}: 1 to 10,000,000"));
         }
     }
-    for (name, size) in [("body_bytes", limits.body_bytes), ("answer_bytes", limits.answer_bytes)] {
+    for (name, size) in [
+        ("body_bytes", limits.body_bytes),
+        ("answer_bytes", limits.answer_bytes),
+        ("replay_bytes", limits.replay_bytes),
+    ] {
         if size.0 < 1 << 20 {
             reading.breaks(&format!("limits.{name}"), "at least \"1MiB\"");
         }

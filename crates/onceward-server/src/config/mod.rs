@@ -170,6 +170,7 @@ impl Config {
             tenant_in_flight_max: self.limits.tenant_in_flight as usize,
             body_bytes_max: self.limits.body_bytes.0,
             answer_bytes_max: self.limits.answer_bytes.0,
+            replay_bytes_max: self.limits.replay_bytes.0,
             store_within_ms: self.store.answer_within.0,
             rate_callers_max: self.limits.rate_limit_callers as usize,
             shadow_keys_max: self.limits.shadow_keys as usize,

@@ -208,12 +208,15 @@ section! {
         /// `overload.shed`. A tenant has at most half of it beside its first. Bodies up to 16 KiB
         /// are not counted, nor is the copy of a payload that `keep_payload = "full"` keeps.
         body_bytes: Size = Size(256 << 20);
-        /// Bytes of the answers to them that are held in memory, all together, until they are
+        /// Bytes of the first answers to them that are held in memory, all together, until they are
         /// recorded and the client has taken them. A tenant has at most half of it beside its
-        /// first. While it is full, what is new gets 503 `overload.shed`, replays over 16 KiB too;
-        /// an answer for which there is no room is passed on unstored, as one over
-        /// `max_stored_bytes`. Answers up to 16 KiB are not counted.
+        /// first, and one caller of several in it three quarters of that. While it is full, what is
+        /// new gets 503 `overload.shed`; an answer for which there is no room is passed on
+        /// unstored, as one over `max_stored_bytes`. Answers up to 16 KiB are not counted.
         answer_bytes: Size = Size(256 << 20);
+        /// The same of replays: while it is full, they get 503 `overload.shed`, and what is new
+        /// runs on.
+        replay_bytes: Size = Size(256 << 20);
         /// Connections at a time; more wait in the kernel. Fewer where so many files may not be
         /// open: some are kept for upstreams, the store and the control API.
         connections: u32 = 16_384;
@@ -226,8 +229,9 @@ section! {
         /// Connections to an upstream that are kept while idle.
         upstream_idle_connections: u32 = 256;
         /// Bytes of an answer that earn a client a second to take it, beyond `write_timeout`. Who
-        /// takes less is cut. An answer that is passed on live only has to make progress.
-        write_bytes_per_second: u32 = 1_000;
+        /// takes less is cut, and its answer is let go of. An answer that is passed on live only has
+        /// to make progress.
+        write_bytes_per_second: u32 = 8_000;
         /// Callers that a rate limit remembers. Beyond it, new callers share one allowance.
         rate_limit_callers: u32 = 100_000;
         /// Keys that shadow mode remembers.

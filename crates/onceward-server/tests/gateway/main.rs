@@ -12,6 +12,7 @@
 )]
 
 mod audit;
+mod budgets;
 mod by_hand;
 mod cases;
 mod client;

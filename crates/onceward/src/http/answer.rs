@@ -17,6 +17,7 @@ use super::outcome::StoredResponse;
 use super::policy::Policy;
 use super::preconditions::TagRules;
 use super::refusal::Refusal;
+use super::room::Whose;
 use super::said::Refused;
 use super::served::{Again, Anew};
 
@@ -35,7 +36,8 @@ pub(super) fn said_again(
     policy: &Policy,
     admitted: &Admitted,
 ) -> Result<Response<Body>, Refusal> {
-    let mut response = replayed(stored, door, admitted.claim.key.tenant_column())?;
+    let whose = Whose::of(&admitted.claim.key, &admitted.claim.trace);
+    let mut response = replayed(stored, door, whose)?;
     policy.dialect.speaker().mark_replay(response.headers_mut());
     response.extensions_mut().insert(Again);
     Ok(response.map(Body::from))

@@ -272,7 +272,7 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::super::room::Room;
+    use super::super::room::{Room, Whose};
     use super::*;
     use futures_util::FutureExt;
     use http_body_util::StreamBody;
@@ -280,7 +280,7 @@ mod tests {
     /// Buffers pieces that are there already, of a length that is known or not.
     fn buffered(pieces: &[usize], known: bool, most: u64, room: u64) -> (Buffered<()>, u64) {
         let room = Room::new(room);
-        let mut share = Share::of(&room, "acme");
+        let mut share = Share::of(&room, Whose::tenant("acme"));
         let whole = Bytes::from_iter((0..pieces.iter().sum::<usize>()).map(|at| at as u8));
         let mut rest = whole.clone();
         let frames: Vec<_> =
@@ -348,12 +348,12 @@ mod tests {
         let read = |end| {
             let frames = [Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"half")))];
             let silent = StreamBody::new(futures_util::stream::iter(frames));
-            let mut share = Share::of(&room, "acme");
+            let mut share = Share::of(&room, Whose::tenant("acme"));
             buffer_until(end, silent, 1 << 20, &mut share).now_or_never().unwrap()
         };
         assert!(matches!(read(End::Silent), Buffered::Whole(bytes) if bytes == "half"));
         assert!(matches!(read(End::Told), Buffered::Broken(_)));
-        let mut share = Share::of(&room, "acme");
+        let mut share = Share::of(&room, Whose::tenant("acme"));
         for whole in [Full::from("whole"), Full::default()] {
             let read = buffer_until(End::Told, whole, 1 << 20, &mut share).now_or_never().unwrap();
             assert!(matches!(read, Buffered::Whole(_)));

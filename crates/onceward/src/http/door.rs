@@ -30,6 +30,7 @@ use super::outcome::StoredResponse;
 use super::policy::Policy;
 use super::rate::RateLimit;
 use super::refusal::{Code, Refusal};
+use super::room::Whose;
 use super::route::Routes;
 use super::shadow::{Shadow, ShadowReport};
 #[cfg(feature = "redis")]
@@ -264,14 +265,13 @@ impl Door {
         policy: &Policy,
         route: Option<usize>,
     ) -> Result<Result<Pass, StoredResponse>, Refusal> {
-        let tenant = admitted.claim.key.tenant_column();
-        if !self.gates.looks_first(route, tenant) {
+        if !self.gates.looks_first(route, &admitted.claim) {
             // The optimistic claim answers the same as a look would.
-            return self.gates.enter(route, tenant).map(Ok);
+            return self.gates.enter(route, &admitted.claim).map(Ok);
         }
         match self.known(admitted, policy).await {
             Some(known) => known.map(Err),
-            None => self.gates.enter(route, tenant).map(Ok),
+            None => self.gates.enter(route, &admitted.claim).map(Ok),
         }
     }
 
@@ -476,7 +476,7 @@ pub(super) fn decode(outcome: &[u8]) -> Result<StoredResponse, Refusal> {
 pub(super) fn replayed(
     stored: StoredResponse,
     door: &Door,
-    tenant: &str,
+    whose: Whose<'_>,
 ) -> Result<Response<Bytes>, Refusal> {
     let Some(body) = stored.body else {
         let detail = "the request was done; its response was not stored, because it was too large, \
@@ -484,7 +484,7 @@ pub(super) fn replayed(
         return Err(Refusal::new(Code::ResponseNotStored, detail));
     };
     // It stays in memory for as long as the client takes to read it.
-    let mut share = door.gates.answer_share(tenant);
+    let mut share = door.gates.replay_share(whose);
     if !share.grow(body.len() as u64) {
         return Err(no_room());
     }

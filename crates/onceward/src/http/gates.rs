@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use http::StatusCode;
+use onceward_core::decide::Claim;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::breaker::{Breaker, Ended, Leave};
@@ -15,7 +16,7 @@ use super::identity::Caller;
 use super::policy::Policy;
 use super::rate::{Limiter, RateLimit};
 use super::refusal::{Code, Refusal};
-use super::room::{Room, Share};
+use super::room::{Room, Share, Whose};
 use super::route::Routes;
 
 /// Bounds of a door.
@@ -28,9 +29,13 @@ pub struct DoorLimits {
     /// Bytes of protected requests that are held in memory, all together; a tenant has at most half
     /// of that beside its first. Default: 256 MiB.
     pub body_bytes_max: u64,
-    /// Bytes of answers to them that are held in memory, all together; a tenant has at most half of
-    /// that beside its first. Default: 256 MiB.
+    /// Bytes of first answers to them that are held in memory, all together; a tenant has at most
+    /// half of that beside its first, and one caller of many in it three quarters of the half.
+    /// They are held until the client has taken them: a server should cut who does not. Default:
+    /// 256 MiB.
     pub answer_bytes_max: u64,
+    /// The same of replays, so that neither is in the other's way. Default: 256 MiB.
+    pub replay_bytes_max: u64,
     /// How long a request waits for the store, beside its route's `wait`. Default: 3 s.
     pub store_within_ms: u64,
     /// Callers that one rate limit remembers. Default: 100,000.
@@ -46,6 +51,7 @@ impl Default for DoorLimits {
             tenant_in_flight_max: 10_000,
             body_bytes_max: 256 << 20,
             answer_bytes_max: 256 << 20,
+            replay_bytes_max: 256 << 20,
             store_within_ms: 3_000,
             rate_callers_max: 100_000,
             shadow_keys_max: 100_000,
@@ -63,6 +69,7 @@ pub(super) struct Gates {
     crowd: Arc<Crowd>,
     bodies: Arc<Room>,
     answers: Arc<Room>,
+    replays: Arc<Room>,
     since: Instant,
 }
 
@@ -87,18 +94,24 @@ impl Gates {
             crowd: Crowd::new(limits.tenant_in_flight_max),
             bodies: Room::new(limits.body_bytes_max),
             answers: Room::new(limits.answer_bytes_max),
+            replays: Room::new(limits.replay_bytes_max),
             since: Instant::now(),
         }
     }
 
     /// A share of the room for requests' bodies, with nothing in it yet.
     pub(super) fn body_share(&self, tenant: &str) -> Share {
-        Share::of(&self.bodies, tenant)
+        Share::of(&self.bodies, Whose::tenant(tenant))
     }
 
-    /// A share of the room for answers, with nothing in it yet.
-    pub(super) fn answer_share(&self, tenant: &str) -> Share {
-        Share::of(&self.answers, tenant)
+    /// A share of the room for first answers, with nothing in it yet.
+    pub(super) fn answer_share(&self, whose: Whose<'_>) -> Share {
+        Share::of(&self.answers, whose)
+    }
+
+    /// A share of the room for replays, with nothing in it yet.
+    pub(super) fn replay_share(&self, whose: Whose<'_>) -> Share {
+        Share::of(&self.replays, whose)
     }
 
     /// With a limit over all routes together.
@@ -144,18 +157,18 @@ impl Gates {
 
     /// Whether a look at what is there must come before [`Gates::enter`]: a request that is done is
     /// answered however the breaker stands and however full it is.
-    pub(super) fn looks_first(&self, route: Option<usize>, tenant: &str) -> bool {
+    pub(super) fn looks_first(&self, route: Option<usize>, claim: &Claim) -> bool {
         let breaker = self.gate(route).breaker.as_ref();
         breaker.is_some_and(|breaker| !lock(breaker).is_closed())
             || self.in_flight.available_permits() == 0
-            || self.answers.is_full(tenant)
-            || self.crowd.is_full(tenant)
+            || self.answers.is_full(Whose::of(&claim.key, &claim.trace))
+            || self.crowd.is_full(claim.key.tenant_column())
     }
 
     /// Leave to claim and run.
-    pub(super) fn enter(&self, route: Option<usize>, tenant: &str) -> Result<Pass, Refusal> {
+    pub(super) fn enter(&self, route: Option<usize>, claim: &Claim) -> Result<Pass, Refusal> {
         let trial = self.try_breaker(route)?;
-        let within = self.crowd.enter(tenant).ok_or_else(|| {
+        let within = self.crowd.enter(claim.key.tenant_column()).ok_or_else(|| {
             let detail = "your organisation has too many requests under way; retry with the same \
                           key";
             Refusal::new(Code::RateLimited, detail)
@@ -163,7 +176,7 @@ impl Gates {
         let slot = self.in_flight.clone().try_acquire_owned().map_err(|_| {
             Refusal::new(Code::Shed, "too many requests at once; retry with the same key")
         })?;
-        if self.answers.is_full(tenant) {
+        if self.answers.is_full(Whose::of(&claim.key, &claim.trace)) {
             // Its answer could not be kept: better not to begin.
             return Err(no_room());
         }

@@ -32,6 +32,7 @@ use super::names;
 use super::outcome::StoredResponse;
 use super::policy::Policy;
 use super::refusal::{Code, Refusal};
+use super::room::Whose;
 use super::run::ServiceError;
 use super::said::{ends, read_most, said};
 use super::writes::{Offer, handed};
@@ -93,8 +94,7 @@ impl OneCommit<'_> {
         if let Some(verdict) = known.map_err(|error| no_answer(&error))? {
             return self.not_run(verdict).await;
         }
-        let mut pass =
-            self.door.gates.enter(self.route, self.admitted.claim.key.tenant_column())?;
+        let mut pass = self.door.gates.enter(self.route, &self.admitted.claim)?;
         let mut before: Option<GuardRefusal> = None;
         let mut turn = None;
         for _ in 0..RUNS_MAX {
@@ -148,7 +148,7 @@ impl OneCommit<'_> {
         }
         let request_id = head.headers.get(names::X_REQUEST_ID).cloned();
         let correlation_id = head.headers.get(names::X_CORRELATION_ID).cloned();
-        let mut share = self.door.gates.answer_share(claim.key.tenant_column());
+        let mut share = self.door.gates.answer_share(Whose::of(&claim.key, &claim.trace));
         let work = async {
             std::future::poll_fn(|context| inner.poll_ready(context)).await.map_err(Into::into)?;
             let response = inner.call(Request::from_parts(head, B::from(body))).await;

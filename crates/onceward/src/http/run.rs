@@ -25,6 +25,7 @@ use super::names;
 use super::outcome::StoredResponse;
 use super::policy::Policy;
 use super::refusal::{Code, Refusal};
+use super::room::Whose;
 use super::said::{ends, read_most, said};
 use crate::engine::EngineError;
 
@@ -167,8 +168,7 @@ impl Run<'_> {
         }
         names::strip_ours(&mut head.headers);
         let most = read_most(&head, self.policy);
-        let tenant = self.permit.key().tenant_column();
-        let mut share = self.door.gates.answer_share(tenant);
+        let mut share = self.door.gates.answer_share(self.whose());
         let body = if is_stream(head.headers.get(CONTENT_TYPE)) {
             Buffered::TooLarge(Bytes::new(), body)
         } else {
@@ -248,7 +248,7 @@ impl Run<'_> {
             return self.success_without_record().await;
         }
         let most = self.policy.max_stored_bytes;
-        let mut share = self.door.gates.answer_share(self.permit.key().tenant_column());
+        let mut share = self.door.gates.answer_share(self.whose());
         let body = if is_stream(head.headers.get(CONTENT_TYPE)) {
             Buffered::TooLarge(Bytes::new(), body)
         } else {
@@ -339,6 +339,11 @@ impl Run<'_> {
         }))
     }
 
+    /// Whose the answer is.
+    fn whose(&self) -> Whose<'_> {
+        Whose::of(self.permit.key(), &self.permit.record.trace)
+    }
+
     /// What was recorded under this very permit, if anything.
     async fn recorded(&self) -> Result<Option<Response<Body>>, Lost> {
         let unread = |error| Lost::Refused(not_recorded(&error));
@@ -348,8 +353,7 @@ impl Run<'_> {
             return Ok(None);
         }
         let outcome = stored.outcome.as_deref().unwrap_or_default();
-        let response = decode(outcome)
-            .and_then(|stored| replayed(stored, self.door, self.permit.key().tenant_column()));
+        let response = decode(outcome).and_then(|stored| replayed(stored, self.door, self.whose()));
         Ok(Some(response.map_err(Lost::Refused)?.map(Body::from)))
     }
 
