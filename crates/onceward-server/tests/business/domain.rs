@@ -46,6 +46,7 @@ async fn further_numbers_come_back_exactly_as_they_were_sent() {
     let further = [
         r#""ledger":{"n":[1180591620717411303424,-18446744073709551617]}"#,
         r#""rate":0.12345678901234567890123"#,
+        r#""spelled":[1.0,1E3,-0,5e-324,18446744073709551616,-9223372036854775809]"#,
     ];
     let sent = format!(r#"{{"name":"Ada",{}}}"#, further.join(","));
     let made = put("/customers/c1").raw(&sent).send(&service).await.must_be(201);
@@ -57,6 +58,8 @@ async fn further_numbers_come_back_exactly_as_they_were_sent() {
             assert!(text.contains(member), "{member} in {text}");
         }
     }
+    let beyond = r#"{"name":"Ada","rate":1e400}"#;
+    put("/customers/c2").raw(beyond).send(&service).await.must_be(400);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -33,13 +33,22 @@ async fn c09_numbers_of_an_instance_are_exactly_those_of_its_events() {
         r#"{"event_id":"e1","aggregate_id":"n","kind":"create","payload":{"a":{"b":1.50}}}"#;
     post("/v1/commands").keyless().raw(create).send(&service).await.must_be(201);
     let update = r#"{"event_id":"e2","aggregate_id":"n","kind":"update","expected_seq":1,
-        "payload":{"a":{"c":1180591620717411303424},"d":0.12345678901234567890123}}"#;
+        "payload":{"a":{"c":1180591620717411303424},"d":0.12345678901234567890123,
+        "e":[1.0,1E3,-0,5e-324,18446744073709551616,-9223372036854775809]}}"#;
     post("/v1/commands").keyless().raw(update).send(&service).await.must_be(201);
     service.instance_at("n", 2).await;
     let shown = get("/v1/instances/n").send(&service).await.must_be(200);
     let text = String::from_utf8(shown.body.to_vec()).unwrap();
     let members = r#""a":{"b":1.50,"c":1180591620717411303424},"d":0.12345678901234567890123"#;
     assert!(text.contains(members), "{text}");
+    let spelled = r#""e":[1.0,1E3,-0,5e-324,18446744073709551616,-9223372036854775809]"#;
+    let events = get("/v1/aggregates/n/events").send(&service).await.must_be(200);
+    for shown in [shown.body, events.body] {
+        let text = String::from_utf8(shown.to_vec()).unwrap();
+        assert!(text.contains(spelled), "{text}");
+    }
+    let beyond = update.replace("\"e2\"", "\"e3\"").replace("1.0,", "1e400,");
+    post("/v1/commands").keyless().raw(&beyond).send(&service).await.must_be(400);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

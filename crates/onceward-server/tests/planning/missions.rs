@@ -13,7 +13,8 @@ async fn step(service: &Service, mission: &Answer, action: &str) -> Answer {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn further_numbers_come_back_exactly_as_they_were_sent() {
     let service = Service::start("numbers");
-    let sent = r#"{"name":"Bridge","cost":{"cents":1180591620717411303424,"rate":1.50}}"#;
+    let sent = r#"{"name":"Bridge","cost":{"cents":1180591620717411303424,"rate":1.50},
+        "spelled":[1.0,1E3,-0,5e-324,18446744073709551616,-9223372036854775809]}"#;
     let made = post("/v1/projects").raw(sent).send(&service).await.must_be(201);
     let path = format!("/v1/projects/{}", made.id());
     let change = r#"{"cost":{"rate":0.12345678901234567890123}}"#;
@@ -24,7 +25,12 @@ async fn further_numbers_come_back_exactly_as_they_were_sent() {
     for shown in [changed, read, listed] {
         let text = String::from_utf8(shown.body.to_vec()).unwrap();
         assert!(text.contains(expected), "{text}");
+        let spelled = r#""spelled":[1.0,1E3,-0,5e-324,18446744073709551616,-9223372036854775809]"#;
+        assert!(text.contains(spelled), "{text}");
     }
+    let beyond = r#"{"name":"Bridge","cost":1e400}"#;
+    let refused = post("/v1/projects").raw(beyond).send(&service).await.must_be(400);
+    assert_eq!(refused.json()["code"], "body.not_canonical");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
