@@ -10,6 +10,9 @@ use super::route::{RouteSection, inline_tables};
 use super::sections::{Audit, Cache, IdentitySection, Limits, Principal, Queue, Server, Store};
 use crate::open::StoreUrl;
 
+/// What no field by itself tells: how requests are compared.
+const SAME_REQUEST: &str = include_str!("same_request.md");
+
 /// A section as it is described: its heading, what it is for, its fields.
 struct Chapter {
     heading: &'static str,
@@ -81,6 +84,7 @@ pub(crate) fn page() -> String {
             }
         }
     }
+    text.push_str(SAME_REQUEST);
     text
 }
 

@@ -328,9 +328,9 @@ section! {
         /// as one hash. The query is kept the same way. Default: hashed; in the business and
         /// measurements dialects full.
         keep_payload: Option<KeepPayload> = None, like "\"hashed\"";
-        /// Members of JSON whose values are shown to nobody who looks at what is stored, at any
-        /// depth; their case does not count. What else is stored (jobs, claims of the control API)
-        /// has the default mask. A replay is what was answered.
+        /// Members of JSON, and fields of forms and queries, whose values are shown to nobody who
+        /// looks at what is stored, at any depth; their case does not count. What else is stored
+        /// (jobs, claims of the control API) has the default mask. A replay is what was answered.
         mask: Vec<String> = default_mask();
     }
 }

@@ -93,6 +93,8 @@ async fn e04_e07_the_view_shows_the_request_that_is_kept() {
     post("/payments/link").key("nul").json(&body).send(&service).await.must_be(201);
     let customer = json!({ "name": "Ada" });
     put("/customers/c%3A1").key("path").json(&customer).send(&service).await.must_be(201);
+    let queried = post("/payments/link?to=a&to=b").key("queried").json(&link(5));
+    queried.send(&service).await.must_be(201);
     let sql = connect(service.store_url()).await;
     // Who seals the audit has a lease in the same table for a moment, which is nobody's request.
     let lease = r#"{ "tenant": "onceward", "name": "onceward.x:y" }"#;
@@ -109,8 +111,8 @@ async fn e04_e07_the_view_shows_the_request_that_is_kept() {
                 FROM onceward.idempotency_keys ORDER BY idempotency_key";
     let rows = sql.query(view, &[]).await.unwrap();
     let shown = |row: usize, at: usize| rows[row].get::<_, Option<String>>(at).unwrap_or_default();
-    assert_eq!(rows.len(), 3);
-    for row in [0, 1, 2] {
+    assert_eq!(rows.len(), 4);
+    for row in [0, 1, 2, 3] {
         assert_eq!((shown(row, 6), rows[row].get(7)), ("201".into(), true));
     }
     let route = [1, 2, 3].map(|at| shown(2, at));
@@ -124,5 +126,7 @@ async fn e04_e07_the_view_shows_the_request_that_is_kept() {
     let mut expected = link(5);
     expected["memo"] = json!({ "door": "B" });
     assert_eq!(kept, expected);
+    // A query is kept beside the body.
+    assert_eq!(serde_json::from_str::<Value>(&shown(3, 5)).unwrap(), link(5));
     assert_eq!(shown(1, 5), "", "what jsonb can't hold is left out, and the rest is shown");
 }

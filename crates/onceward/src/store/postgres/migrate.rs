@@ -42,6 +42,7 @@ const MIGRATIONS: &[Migration] = migrations! {
     11 "0011" "statuses",
     12 "0012" "ends",
     13 "0013" "moved",
+    14 "0014" "forms",
 };
 
 /// The oldest program, by the version of its schema, that works on the schema as it is after the
