@@ -18,8 +18,8 @@ use crate::json::key_order;
 /// How many fields or parts a body may have that is compared by them.
 pub const MAX_FIELDS: usize = 4_096;
 
-/// The longest value that stands in the canonical form itself, in bytes. Of a longer one, and of one
-/// that is not UTF-8, its length and its SHA-256 stand there.
+/// The longest value that stands in the canonical form itself, in bytes. Of a longer one, and of
+/// one that is not UTF-8, its length and its SHA-256 stand there.
 pub const MAX_INLINE_BYTES: usize = 16 * 1024;
 
 /// What no name begins with in a form, unless it says something else than a name.

@@ -6,9 +6,10 @@
 //! ignored by readers; not all do, so it counts as well. Nothing is decoded (file names, transfer
 //! encodings, a multipart inside a part): readers disagree, and bytes don't.
 //!
-//! Where readers could take one body for two, it is not well-formed here and its bytes are compared:
-//! lines that end otherwise than in CRLF, a line that begins like a delimiter and goes on, a part
-//! without a name, a header or a parameter twice that may be there once, no closing delimiter.
+//! Where readers could take one body for two, it is not well-formed here and its bytes are
+//! compared: lines that end otherwise than in CRLF, a line that begins like a delimiter and goes
+//! on, a part without a name, a header or a parameter twice that may be there once, no closing
+//! delimiter.
 
 use crate::canonical::quote;
 use crate::content_type::{Param, is_token, params};

@@ -28,7 +28,7 @@ fn a07_a_form_counts_by_field() {
         ("&", r#"{"":[null,null]}"#),
         ("a=b=c", r#"{"a":"b=c"}"#),
         ("a;b=1;2", r#"{"a;b":"1;2"}"#),
-        // Percent-encoding stands for bytes, in names too; a plus is a blank, an encoded one is not.
+        // Percent-encoding stands for bytes, in names too; a plus is a blank, and %2B is none.
         ("%61=%C3%A9+x%2B", "{\"a\":\"é x+\"}"),
         ("a=é", r#"{"a":"é"}"#),
         ("a=%c3%a9", r#"{"a":"é"}"#),
@@ -51,7 +51,8 @@ fn a07_a_field_that_is_no_text_is_told_from_every_other() {
         b"%00%FF=a",
         b"ff=a",
         b"%EF%BF%BD=a",
-        b"a=%7B%22bytes%22:1,%22sha256%22:%22a8100ae6aa1940d0b663bb31cd466142ebbdbd5187131b92d93818987832eb89%22%7D",
+        b"a=%7B%22bytes%22:1,%22sha256%22:%22\
+          a8100ae6aa1940d0b663bb31cd466142ebbdbd5187131b92d93818987832eb89%22%7D",
     ];
     let forms: std::collections::HashSet<_> = bodies.into_iter().map(form).collect();
     assert!(forms.len() == bodies.len() && !forms.contains(&None), "{forms:?}");

@@ -229,8 +229,8 @@ section! {
         /// Connections to an upstream that are kept while idle.
         upstream_idle_connections: u32 = 256;
         /// Bytes of an answer that earn a client a second to take it, beyond `write_timeout`. Who
-        /// takes less is cut, and its answer is let go of. An answer that is passed on live only has
-        /// to make progress.
+        /// takes less is cut, and its answer is let go of. An answer that is passed on live only
+        /// has to make progress.
         write_bytes_per_second: u32 = 8_000;
         /// Callers that a rate limit remembers. Beyond it, new callers share one allowance.
         rate_limit_callers: u32 = 100_000;
