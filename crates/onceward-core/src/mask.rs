@@ -165,7 +165,10 @@ mod tests {
     #[test]
     fn m5_a_query_is_shown_without_the_values_of_masked_fields() {
         let shown = |query: &str| mask_query(query, &default_mask());
-        assert_eq!(shown("page=1&%74oken=a%3Db&Token=&token&x"), "page=1&%74oken=***&Token=***&token&x");
+        assert_eq!(
+            shown("page=1&%74oken=a%3Db&Token=&token&x"),
+            "page=1&%74oken=***&Token=***&token&x"
+        );
         assert_eq!((shown(""), shown("%4=1&a=%4")), (String::new(), "%4=***&a=%4".to_owned()));
         assert_eq!(mask_query("token=a", &[]), "token=a");
     }

@@ -322,11 +322,11 @@ section! {
         breaker: Breaker = Breaker(None);
         /// Protect (enforce), only report what would have been done (shadow), or neither (off).
         mode: Mode = Mode::Enforce;
-        /// What is kept of a payload, to explain a mismatch with: nothing, a keyed hash per value,
-        /// or all of it; of one over 1MiB never more than hashes. Of a form or an upload it is kept
-        /// by field; a value of over 16KiB, or one that is no text, as its hash; what is compared
-        /// byte for byte always as one hash. The query is kept the same way. Default: hashed; in the business and
-        /// measurements dialects full.
+        /// What is kept of a payload, to explain a mismatch with: nothing, a keyed hash per
+        /// value, or all of it; of one over 1MiB never more than hashes. Of a form or an upload
+        /// it is kept by field; a value of over 16KiB, or one that is no text, as its hash; what
+        /// is compared byte for byte always as one hash. The query is kept the same way. Default:
+        /// hashed; in the business and measurements dialects full.
         keep_payload: Option<KeepPayload> = None, like "\"hashed\"";
         /// Members of JSON, and fields of forms and queries, whose values are shown to nobody who
         /// looks at what is stored, at any depth; their case does not count. What else is stored
