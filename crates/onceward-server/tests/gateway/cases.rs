@@ -10,12 +10,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::client::{Answer, open, post, raw, request, send, try_send};
-use super::strict::ask;
 pub(crate) use super::forms::{
     r11_a_form_counts_by_field, r11_an_upload_replays_whatever_its_boundary,
     r11_parameters_of_a_media_type_count_where_they_say_something,
     r11_what_differs_beside_the_body_is_named,
 };
+use super::strict::ask;
 use super::target::Target;
 
 type At = Arc<Target>;
