@@ -287,8 +287,15 @@ async fn changed(
     finish(&store, &key("after"), b"outcome").await;
     store.close().await.unwrap();
     drop(store);
-    let store = SqliteStore::open(to, options()).unwrap();
-    assert_eq!(standing(&store).await, Standing::default());
+    // What was found is told until somebody has looked, and then no more.
+    for (accept_older, told) in [(false, true), (true, false), (false, false)] {
+        let options = SqliteOptions { accept_older, ..options() };
+        let store = SqliteStore::open(to, options).unwrap();
+        let alarms = standing(&store).await.alarms;
+        let damaged = !found.0.alarms.is_empty();
+        assert_eq!(!alarms.is_empty(), told && damaged, "{alarms:?}");
+        store.close().await.unwrap();
+    }
     found
 }
 

@@ -151,7 +151,7 @@ impl Log {
         // An empty log has no header, and nothing in it.
         let salts = matches!(read, Some(Ok(()))).then(|| wal::salts(&header)).flatten();
         let synced = salts.filter(|_| frames > 0).map(|salts| Synced { salts, frames });
-        *self.locked() = Some(Taken { commit, note: Note { reached, synced } });
+        *self.locked() = Some(Taken { commit, note: Note { reached, synced, ..Note::default() } });
         Ok(())
     }
 

@@ -25,8 +25,12 @@ impl FileId {
     }
 
     /// The file that has a name now; none if there is none.
-    pub(super) fn at(path: &Path) -> Option<Self> {
-        path.metadata().ok().map(|metadata| Self::of(&metadata))
+    pub(super) fn at(path: &Path) -> io::Result<Option<Self>> {
+        match path.metadata() {
+            Ok(metadata) => Ok(Some(Self::of(&metadata))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -86,7 +86,8 @@ impl Keeper {
     /// then on would be found by nobody.
     fn watch(&self) {
         for (path, opened) in &self.files {
-            if FileId::at(path) != Some(*opened) {
+            // A file that can't be looked at for another reason is looked at again.
+            if FileId::at(path).is_ok_and(|there| there != Some(*opened)) {
                 self.shared.sync.give_up(format!(
                     "{} was deleted or replaced while it was open: nothing is committed any more, \
                      and what was committed since then is in no file; stop the server, put the \

@@ -70,6 +70,8 @@ pub(super) struct Synced {
 pub(super) struct Note {
     pub(super) reached: Reached,
     pub(super) synced: Option<Synced>,
+    /// Whether the log was found damaged, and nobody has looked yet.
+    pub(super) damaged: bool,
 }
 
 impl Note {
@@ -83,6 +85,7 @@ impl Note {
         }
         place[40..48].copy_from_slice(&synced.salts);
         place[48..52].copy_from_slice(&synced.frames.to_be_bytes());
+        place[52] = u8::from(self.damaged);
         let seal = seal_parts(&[&place[..BODY_BYTES]]);
         place[BODY_BYTES..].copy_from_slice(&seal);
         place
@@ -99,7 +102,7 @@ impl Note {
         let salts: Salts = body[40..48].try_into().ok()?;
         let frames = body[48..52].try_into().map(u32::from_be_bytes).ok()?;
         let synced = (frames > 0).then_some(Synced { salts, frames });
-        Some((number(8)?, Self { reached, synced }))
+        Some((number(8)?, Self { reached, synced, damaged: body[52] > 0 }))
     }
 }
 
@@ -124,6 +127,8 @@ pub(super) struct NoteFile {
     number: u64,
     /// What it says, if it could be read.
     pub(super) noted: Option<Note>,
+    /// Goes into every note from now on.
+    pub(super) damaged: bool,
 }
 
 impl NoteFile {
@@ -140,11 +145,13 @@ impl NoteFile {
         let latest = latest(&bytes);
         let unreadable = latest.is_err();
         let (number, noted) = latest.ok().flatten().map_or((0, None), |(n, note)| (n, Some(note)));
-        Ok((Some(Self { file, number, noted }), unreadable))
+        let damaged = noted.is_some_and(|note| note.damaged);
+        Ok((Some(Self { file, number, noted, damaged }), unreadable))
     }
 
     /// Writes a note and brings it to the disk.
     pub(super) fn write(&mut self, note: Note) -> io::Result<()> {
+        let note = Note { damaged: self.damaged, ..note };
         let number = self.number + 1;
         reach(Point::BeforeNote);
         self.file
@@ -229,7 +236,7 @@ mod tests {
 
     fn note(stamp: u64, frames: u32) -> Note {
         let synced = (frames > 0).then_some(Synced { salts: *b"saltsalt", frames });
-        Note { reached: reached(stamp, 7, 1_000), synced }
+        Note { reached: reached(stamp, 7, 1_000), synced, damaged: stamp == u64::MAX }
     }
 
     fn log(salts: &[u8; 8], frames: u32) -> Option<Walk> {

@@ -68,7 +68,7 @@ impl Hold {
             && let Some(note) = note.as_mut()
         {
             // One that can't be written stays behind, as it may.
-            let _ = note.write(Note { reached, synced: None });
+            let _ = note.write(Note { reached, ..Note::default() });
         }
     }
 }
@@ -231,6 +231,34 @@ fn unreadable_note(path: &Path) -> String {
     )
 }
 
+/// Remembers that the log was found damaged until somebody has looked. To be called before the log
+/// is cut: whoever is killed then leaves it to the next start to tell.
+fn remember_damage(
+    note: &mut NoteFile,
+    (found, notices): (&Found, &Notices),
+    path: &Path,
+    accept: bool,
+) {
+    let damaged = matches!(found.judge(), Judged::Broken { .. } | Judged::Short { .. });
+    if accept {
+        note.damaged = false;
+    } else if damaged {
+        note.damaged = true;
+        let noted = note.noted.unwrap_or_default();
+        if let Err(error) = note.write(noted) {
+            notices.say(Matter::Note, format!("the note {}.reach: {error}", path.display()));
+        }
+    } else if note.damaged {
+        let sentence = format!(
+            "the log of {} is damaged: an earlier start found it so, and keys that were answered \
+             before then may run again. Once you have decided what to do, start once with \
+             --accept-older: docs/operations.md, A damaged log",
+            path.display()
+        );
+        notices.say(Matter::Log, sentence);
+    }
+}
+
 /// Lets stamps rise above all that may have been dealt, in this file or in a later one that this
 /// is a copy of.
 fn leap(
@@ -308,6 +336,9 @@ impl SqliteStore {
         if options.exclusive && note.is_none() {
             // Not before there is a database that is ours.
             note = NoteFile::open(path, true).ok().and_then(|(note, _)| note);
+        }
+        if let Some(note) = &mut note {
+            remember_damage(note, (&found, &notices), path, options.accept_older);
         }
         let meta = Meta::at_open(&connection, path)?;
         let clock = clock(meta.last());
@@ -405,7 +436,9 @@ impl SqliteStore {
             log: self.log.clone(),
             writer,
             note: synced.then(|| note.clone()),
-            files: [(self.path.clone(), claimed.0.id), (log_path, log_id)],
+            // Wherever this process goes meanwhile.
+            files: [(&self.path, claimed.0.id), (&log_path, log_id)]
+                .map(|(path, id)| (std::path::absolute(path).unwrap_or_else(|_| path.clone()), id)),
         })
     }
 
