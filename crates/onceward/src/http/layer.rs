@@ -59,6 +59,8 @@ const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// ```ignore
 /// Router::new().fallback_service(OncewardLayer::new(door).layer(router))
 /// ```
+///
+/// A layer inside another one on the same store lets pass what the outer one has claimed.
 #[derive(Debug, Clone)]
 pub struct OncewardLayer(Arc<Door>);
 

@@ -12,7 +12,7 @@ pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub const X_CORRELATION_ID: HeaderName = HeaderName::from_static("x-correlation-id");
 /// Marks a replay.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
-/// Marks a response that could not be stored.
+/// Marks a response that no retry will get: it could not be stored, or tells of an unknown end.
 pub const STORED: HeaderName = HeaderName::from_static("idempotency-stored");
 /// Marks a replay in the business dialect.
 pub const X_REPLAY: HeaderName = HeaderName::from_static("x-idempotency-replay");
