@@ -207,6 +207,7 @@ fn doc(_: &mut Run) -> Result<()> {
 
 fn test(run: &mut Run) -> Result<()> {
     run.start_services()?;
+    services::java::tools()?;
     let mut command = shell::cargo(&["test", "--workspace", "--all-features", "--no-fail-fast"])?;
     shell::run(command.envs(run.environment.iter().map(|(name, url)| (name, url))))?;
     // The reference services run on any store, unchanged: their suites once more, elsewhere.

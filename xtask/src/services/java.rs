@@ -16,6 +16,22 @@ use super::apt;
 use super::memory::Remembered;
 use crate::shell;
 
+/// What the tests that run other people's clients need, each with the package that brings it.
+const TOOLS: &[(&str, &str)] =
+    &[("javac", "default-jdk-headless"), ("mvn", "maven"), ("curl", "curl")];
+
+/// Makes sure that the tests find a JDK, Maven and curl.
+pub(crate) fn tools() -> Result<()> {
+    for (program, package) in TOOLS {
+        if shell::which(program).is_none() {
+            apt::install(package)?;
+            let missing = || format!("{package} was installed but {program} is not found");
+            shell::which(program).with_context(missing)?;
+        }
+    }
+    Ok(())
+}
+
 /// Where distributions keep their JDKs, one folder each.
 const JDKS: &str = "/usr/lib/jvm";
 

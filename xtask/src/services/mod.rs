@@ -8,7 +8,7 @@
 pub(crate) mod apt;
 mod daemon;
 mod dynamodb;
-mod java;
+pub(crate) mod java;
 mod kafka;
 mod memory;
 mod opensearch;

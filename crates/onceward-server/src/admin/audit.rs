@@ -158,7 +158,7 @@ impl From<&Bad> for BadAnswer {
 
 /// Searches or exports the audit.
 #[utoipa::path(
-    get, path = "/v1/audit", tag = "audit", params(AuditParams),
+    get, path = "/v1/audit", operation_id = "list_audit", tag = "audit", params(AuditParams),
     responses(
         (status = 200, description = "A page, or a stream", content(
             (PageAnswer = "application/json"),

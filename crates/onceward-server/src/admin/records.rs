@@ -171,7 +171,8 @@ pub(crate) struct SweepAnswer {
 
 /// Lists records in the order of their keys.
 #[utoipa::path(
-    get, path = "/v1/records", tag = "records", params(RecordsParams),
+    get, path = "/v1/records", operation_id = "list_records", tag = "records",
+    params(RecordsParams),
     responses(
         (status = 200, description = "A page", body = PageAnswer),
         (status = 400, description = "Every bad parameter", body = ProblemBody),
@@ -232,7 +233,7 @@ async fn page_of_records(state: &AdminState, wanted: Wanted) -> Result<Response,
 
 /// Shows everything that is known of one record: outcome and payload with masked values hidden.
 #[utoipa::path(
-    get, path = "/v1/records/{ref}", tag = "records",
+    get, path = "/v1/records/{ref}", operation_id = "show_record", tag = "records",
     params(("ref" = String, Path, description = "A record's ref, or its key, percent-encoded")),
     responses(
         (status = 200, description = "The record", body = Object),

@@ -51,7 +51,7 @@ pub(crate) struct ReportAnswer {
 
 /// Usage, conflicts or retention of keys.
 #[utoipa::path(
-    get, path = "/v1/reports/{report}", tag = "records",
+    get, path = "/v1/reports/{report}", operation_id = "show_report", tag = "records",
     params(
         ("report" = String, Path, description = "usage, conflicts or retention"),
         ReportParams,

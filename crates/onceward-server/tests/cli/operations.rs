@@ -1,6 +1,7 @@
 //! Audit, sweep, migrate, completions, man pages, and how the binary talks in general.
 
-use std::process::Stdio;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 use super::sample::{command, folder, make, ran, request, run};
 
@@ -121,6 +122,32 @@ fn a_reader_that_goes_away_is_no_failure() {
     drop(child.stdout.take());
     let ended = ran(child.wait_with_output().unwrap());
     assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+}
+
+/// Reads a description from standard input, and says what is wrong with it.
+const VALIDATE: &str = "import json, sys\n\
+                        from openapi_spec_validator import validate\n\
+                        validate(json.load(sys.stdin))";
+
+#[test]
+fn l12_the_description_of_the_control_api_is_valid() {
+    let text = run(&folder("openapi-valid"), &["openapi"]).ok();
+    let installed = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/python");
+    let mut python = Command::new("python3");
+    python.args(["-c", VALIDATE]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    // Where `cargo xtask ci` puts it, unless it says otherwise.
+    if std::env::var_os("PYTHONPATH").is_none() {
+        python.env("PYTHONPATH", installed);
+    }
+    let mut child = python.spawn().expect("this test needs python3");
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !said.contains("No module named"),
+        "this test needs `pip install openapi-spec-validator==0.7.2`, which `cargo xtask ci` does"
+    );
+    assert!(output.status.success(), "{said}");
 }
 
 #[test]

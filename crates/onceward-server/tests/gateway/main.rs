@@ -16,6 +16,7 @@ mod budgets;
 mod by_hand;
 mod cases;
 mod client;
+mod clients;
 mod crash;
 mod damage;
 mod ends;
