@@ -1,5 +1,5 @@
-//! Real clients as they are by default, against gateway and layer, each with each method: the JDK's,
-//! Apache HttpClient 5, OkHttp, and `curl --http2`.
+//! Real clients as they are by default, against gateway and layer, each with each method: the
+//! JDK's, Apache HttpClient 5, OkHttp, and `curl --http2`.
 //!
 //! Over plain HTTP most of them offer an upgrade with every request. Java, Maven and curl that are
 //! missing fail the test: they are part of what is promised, and `cargo xtask ci` installs them.
