@@ -2,6 +2,7 @@
 
 use http::Request;
 use http_body_util::Empty;
+use serde_json::{Value, json};
 
 use super::client::{post, send};
 use super::target::{Gateway, folder, serve};
@@ -41,4 +42,44 @@ async fn i18_a_damaged_answer_is_not_sent_and_raises_an_alarm() {
     gateway.terminate();
     let (_, said) = gateway.ended();
     assert!(said.contains("ERROR") && said.contains("damaged"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m1_a_damaged_name_is_told_in_health_and_log_and_the_file_is_served() {
+    let (folder, app) = (folder("damaged-name"), App::new());
+    let upstream = serve(app.router()).await;
+    let gateway = Gateway::start(&folder, upstream, &[]);
+    for key in ["k1", "k2"] {
+        assert_eq!(post(gateway.listen, "/payments", Some(key), "{}").await.status, 201);
+    }
+    assert_eq!(health(&gateway).await["status"], "ok");
+    gateway.terminate();
+    assert_eq!(gateway.ended().0, Some(0));
+    let database = rusqlite::Connection::open(folder.join("onceward.db")).unwrap();
+    let damage = "UPDATE records SET name = replace(name, 'k1', 'j1') WHERE name LIKE '%k1'";
+    assert_eq!(database.execute(damage, []).unwrap(), 1);
+    drop(database);
+    let gateway = Gateway::start(&folder, upstream, &[]);
+    let mut told = health(&gateway).await;
+    while told["names"] == "checking" {
+        told = health(&gateway).await;
+    }
+    assert_eq!((&told["names"], &told["status"]), (&json!("checked"), &json!("degraded")));
+    let warning = told["warnings"][0].as_str().unwrap();
+    assert!(
+        warning.starts_with("the names of the keys in") && warning.contains("backup"),
+        "{told}"
+    );
+    let replayed = post(gateway.listen, "/payments", Some("k2"), "{}").await;
+    assert!(replayed.headers.contains_key("idempotency-replayed"), "{replayed:?}");
+    gateway.terminate();
+    let (_, said) = gateway.ended();
+    assert!(said.contains("ERROR") && said.contains("the names of the keys in"), "{said}");
+}
+
+async fn health(gateway: &Gateway) -> Value {
+    let asked = Request::get("/healthz").header("host", "x").body(Empty::<bytes::Bytes>::new());
+    let answer = send(gateway.admin, asked.unwrap()).await;
+    assert_eq!(answer.status, 200);
+    serde_json::from_slice(&answer.body).unwrap()
 }
