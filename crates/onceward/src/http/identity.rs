@@ -75,9 +75,14 @@ impl Identity {
     /// Who sends this request, or none when nobody can be told.
     #[must_use]
     pub fn identify(&self, head: &Parts) -> Option<Caller> {
+        // Services behind would read another one, or none.
+        self.named(head).filter(Caller::is_carried)
+    }
+
+    fn named(&self, head: &Parts) -> Option<Caller> {
         match self {
             Self::Authorization { secret, strict } => {
-                let credential = single(&head.headers, &AUTHORIZATION)?;
+                let credential = credential(single(&head.headers, &AUTHORIZATION)?)?;
                 if *strict && looks_like_jwt(credential) {
                     return None;
                 }
@@ -106,7 +111,12 @@ impl Identity {
     pub fn judge(&self, head: &Parts) -> Result<Caller, Unidentified> {
         let mut token = None;
         let looked_for = match self {
-            Self::Judged(judge) => return judge(head),
+            Self::Judged(judge) => {
+                let named = judge(head)?;
+                let looked_for = "a tenant and a caller that a header carries as they are";
+                let unidentified = Unidentified { looked_for, token: None };
+                return named.is_carried().then_some(named).ok_or(unidentified);
+            }
             Self::Authorization { strict, .. } => {
                 let credential = single(&head.headers, &AUTHORIZATION);
                 if *strict && credential.is_some_and(looks_like_jwt) {
@@ -121,6 +131,60 @@ impl Identity {
         };
         self.identify(head).ok_or(Unidentified { looked_for, token })
     }
+}
+
+impl Caller {
+    /// Whether services behind can be told of it.
+    fn is_carried(&self) -> bool {
+        is_carried(&self.tenant) && is_carried(&self.caller)
+    }
+}
+
+/// Whether a header carries a text as it is: control characters are refused on the way, and blanks
+/// at its ends are lost.
+#[must_use]
+pub fn is_carried(text: &str) -> bool {
+    text.trim() == text && !text.contains(char::is_control)
+}
+
+/// Schemes that say nothing by themselves (RFC 9110, section 11.1, and those in use).
+const SCHEMES: [&str; 17] = [
+    "apikey",
+    "api-key",
+    "aws4-hmac-sha256",
+    "basic",
+    "bearer",
+    "digest",
+    "dpop",
+    "gnap",
+    "hawk",
+    "hoba",
+    "jwt",
+    "key",
+    "mutual",
+    "negotiate",
+    "ntlm",
+    "oauth",
+    "token",
+];
+
+/// An `Authorization` value that has a credential: behind its scheme, or instead of one. Everybody
+/// who sends none would be the same caller.
+fn credential(value: &[u8]) -> Option<&[u8]> {
+    let value = value.trim_ascii();
+    let scheme = value.split(u8::is_ascii_whitespace).next()?;
+    let rest = value[scheme.len()..].trim_ascii();
+    let is_scheme = |known: &&str| known.as_bytes().eq_ignore_ascii_case(scheme);
+    if rest.is_empty() && (value.is_empty() || SCHEMES.iter().any(is_scheme)) {
+        return None;
+    }
+    // A user without a name and a password.
+    let is_empty_basic = scheme.eq_ignore_ascii_case(b"basic")
+        && std::str::from_utf8(rest)
+            .ok()
+            .and_then(|rest| base64url(rest.trim_end_matches('=')))
+            .is_some_and(|login| login.is_empty() || login == b":");
+    (!is_empty_basic).then_some(value)
 }
 
 /// Whether an `Authorization` value carries a JWT, which changes when it is refreshed: signed
@@ -230,6 +294,64 @@ mod tests {
         assert_eq!(headers.identify(&head(&[("x-tenant", "a")])), None);
         let both = headers.identify(&head(&[("x-tenant", "a"), ("x-caller", "b")])).unwrap();
         assert_eq!(both, Caller { tenant: "a".into(), caller: "b".into() });
+    }
+
+    #[test]
+    fn l6_a_scheme_without_a_credential_is_nobody() {
+        let identity = Identity::Authorization { secret: [1; 32], strict: false };
+        let who = |value: &str| identity.identify(&head(&[("authorization", value)]));
+        for empty in [
+            "Bearer",
+            "bearer ",
+            "Bearer \t ",
+            "Basic",
+            "Basic Og==",
+            "basic  Og",
+            "Basic Oh==",
+            "Basic =",
+            "Token",
+            "Digest ",
+            "Negotiate",
+            " ",
+        ] {
+            assert_eq!(who(empty), None, "{empty:?}");
+        }
+        let mut seen = std::collections::HashSet::new();
+        for somebody in
+            ["Bearer a", "a", "Basic Og==x", "Basic OnB3", "Basic c2s6", "Custom", "Bearer Bearer"]
+        {
+            assert!(seen.insert(who(somebody).unwrap()), "{somebody:?}");
+        }
+        assert_eq!(who("Bearer a "), who("Bearer a"), "as HTTP/1 has it already");
+    }
+
+    #[test]
+    fn l5_what_a_header_does_not_carry_as_it_is_is_nobody() {
+        let headers = Identity::Headers {
+            tenant: HeaderName::from_static("x-tenant"),
+            caller: HeaderName::from_static("x-caller"),
+        };
+        let who = |tenant: &str| {
+            headers.identify(&head(&[("x-tenant", tenant), ("x-caller", "ada")])).is_some()
+        };
+        for (tenant, is_known) in [
+            ("acme", true),
+            ("acme inc", true),
+            ("größe", true),
+            (" acme", false),
+            ("acme ", false),
+            ("acme\t", false),
+            ("ac\tme", false),
+            ("acme\u{a0}", false),
+            ("ac\u{85}me", false),
+        ] {
+            assert_eq!(who(tenant), is_known, "{tenant:?}");
+        }
+        for (tenant, caller) in [("a\nb", "c"), ("a", "b\u{7f}"), ("a", " b")] {
+            let named = Caller { tenant: tenant.into(), caller: caller.into() };
+            let custom = Identity::Custom(Arc::new(move |_| Some(named.clone())));
+            assert_eq!(custom.identify(&head(&[])), None, "{tenant:?} {caller:?}");
+        }
     }
 
     #[test]

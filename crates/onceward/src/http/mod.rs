@@ -56,7 +56,7 @@ pub use door::Door;
 pub use drain::Drain;
 pub use etag::{ETag, NotTags, TAGS_MAX, Tags};
 pub use gates::DoorLimits;
-pub use identity::{Caller, Identity, Unidentified, looks_like_jwt};
+pub use identity::{Caller, Identity, Unidentified, is_carried, looks_like_jwt};
 pub use ids::ensure_request_id;
 pub use layer::{Onceward, OncewardLayer};
 pub use outcome::{DamagedResponse, STORED_HEADERS, StoredResponse, may_store};
