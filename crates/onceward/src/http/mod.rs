@@ -44,6 +44,7 @@ mod said;
 mod served;
 mod shadow;
 mod spelling;
+mod template;
 mod within;
 mod writes;
 
