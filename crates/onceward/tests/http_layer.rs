@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,14 +11,14 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::{get, post, put};
 use http_body_util::BodyExt;
 use onceward::engine::Engine;
 use onceward::http::{
     AsSent, Attempt, Dialect, Door, Identity, IfMatch, MissingKey, Mode, OncewardLayer, Policy,
-    Route, Routes,
+    Route, Routes, Unmatched, UnprotectedKey,
 };
 use onceward::testing::harness::START;
 use onceward_core::payload::KeepPayload;
@@ -682,6 +683,81 @@ async fn e04_the_business_dialect_explains_a_conflict_and_marks_an_expired_key(o
     assert_eq!((anew.status, anew.header("x-idempotency-expired")), (201, Some("true")));
 }
 
+/// Says what only the layer may say.
+async fn forges() -> impl IntoResponse {
+    [("idempotency-protected", "full"), ("idempotency_protected", "full")]
+}
+
+async fn r07_a_key_that_no_route_protects_is_marked_or_refused(on: On) {
+    let opened = on.open().await;
+    let mode = |mode| Policy { mode, ..Policy::default() };
+    let place = |unmatched| {
+        let routes = Routes::written(vec![
+            Route::new("POST /payments", Policy::default()).unwrap(),
+            Route::new("POST /seen/{id}", mode(Mode::Shadow)).unwrap(),
+            Route::new("POST /off/{id}", mode(Mode::Off)).unwrap(),
+            Route::new("PUT /points", measurements()).unwrap(),
+        ]);
+        let identity = Identity::Authorization { secret: [7; 32], strict: false };
+        let engine = Engine::new(opened.store.clone());
+        let door = Door::new(engine, identity, routes).with_unmatched(unmatched);
+        let service = Router::new().fallback(forges);
+        Router::new().fallback_service(OncewardLayer::new(on.cached(door)).layer(service))
+    };
+    let sent = async |router: &Router, method: &str, path: &str, key: Option<&str>| {
+        let mut sent = request(method, path, None, "{}");
+        if let Some(name) = key {
+            sent.headers_mut().insert(HeaderName::from_str(name).unwrap(), "k".parse().unwrap());
+        }
+        let answer = router.clone().oneshot(sent).await.unwrap();
+        assert!(!answer.headers().contains_key("idempotency_protected"), "{path}");
+        let mark = answer.headers().get("idempotency-protected");
+        assert!(mark.is_none_or(|mark| mark == "none"), "{path}: {mark:?}");
+        let named = answer.extensions().get().map(|key: &UnprotectedKey| key.endpoint.clone());
+        assert_eq!(mark.is_some(), named.is_some(), "{path}");
+        (answer.status().as_u16(), named)
+    };
+    let (key, other) = (Some("idempotency-key"), Some("x-idempotency-key"));
+    let passes = place(Unmatched::Pass);
+    for (method, path, key, expected) in [
+        ("POST", "/none/%37", key, Some("POST /none/7")),
+        ("DELETE", "/payments", key, Some("DELETE /payments")),
+        ("PATCH", "/payments", other, Some("PATCH /payments")),
+        ("POST", "/seen/7", key, Some("POST /seen/{id}")),
+        ("POST", "/off/7", key, Some("POST /off/{id}")),
+        ("POST", "/none/7", None, None),
+        ("POST", "/seen/7", None, None),
+        ("GET", "/none/7", key, None),
+        ("PROPFIND", "/none/7", key, None),
+        ("POST", "/payments", key, None),
+        // The replay says no more than the first answer.
+        ("POST", "/payments", key, None),
+    ] {
+        let answer = sent(&passes, method, path, key).await;
+        assert_eq!(answer, (200, expected.map(Into::into)), "{method} {path}");
+    }
+    let (keyed, all) = (place(Unmatched::RefuseKeyed), place(Unmatched::Refuse));
+    for (router, key, status) in [
+        (&keyed, key, 400),
+        (&keyed, other, 400),
+        (&keyed, None, 200),
+        (&all, key, 404),
+        (&all, None, 404),
+    ] {
+        assert_eq!(sent(router, "POST", "/none/7", key).await.0, status, "{key:?}");
+        assert_eq!(sent(router, "GET", "/none/7", key).await.0, 200);
+        for path in ["/seen/7", "/off/7", "/payments"] {
+            let status =
+                if path == "/payments" && key != Some("idempotency-key") { 400 } else { 200 };
+            assert_eq!(sent(router, "POST", path, key).await.0, status, "{path} {key:?}");
+        }
+    }
+}
+
+fn measurements() -> Policy {
+    Policy { dialect: Dialect::Measurements, ..Policy::default() }
+}
+
 async fn a_lease_is_renewed_while_the_handler_works(on: On) {
     let place =
         Arc::new(place(on, Policy { lease_ms: 100, wait_ms: 0, ..Policy::default() }).await);
@@ -728,5 +804,6 @@ on_every_store! {
     d06_the_measurements_dialect_echoes_its_key_and_warns_without_one,
     d06_a_body_over_the_cap_names_its_key_and_warns_of_nothing,
     e04_the_business_dialect_explains_a_conflict_and_marks_an_expired_key,
+    r07_a_key_that_no_route_protects_is_marked_or_refused,
     a_lease_is_renewed_while_the_handler_works,
 }

@@ -114,7 +114,8 @@ fn statuses(policy: &Policy) -> Value {
         let response = speaker.refuse(&Refusal::new(code, ""), "");
         (named(response.body(), code), json!(response.status().as_u16()))
     };
-    let refusals: Map<String, Value> = Code::ALL.into_iter().map(said).collect();
+    let refusals: Map<String, Value> =
+        Code::ALL.into_iter().filter(|code| code.is_of_routes()).map(said).collect();
     let mut classes = classes(policy);
     classes.insert("refusals".into(), Value::Object(refusals));
     Value::Object(classes)

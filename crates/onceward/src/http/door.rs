@@ -33,6 +33,7 @@ use super::refusal::{Code, Refusal};
 use super::room::Whose;
 use super::route::Routes;
 use super::shadow::{Shadow, ShadowReport};
+use super::unprotected::{Unmatched, key_headers};
 #[cfg(feature = "redis")]
 use crate::cache::RedisCache;
 use crate::cache::Replays;
@@ -50,6 +51,8 @@ pub struct Door {
     pub(super) engine: Engine,
     pub(super) identity: Identity,
     pub(super) routes: Routes,
+    pub(super) unmatched: Unmatched,
+    pub(super) key_headers: Vec<HeaderName>,
     pub(super) cache: Replays,
     pub(super) authorize: Option<Authorize>,
     pub(super) leaf_key: [u8; 32],
@@ -72,6 +75,8 @@ impl Door {
             store_within: Duration::from_millis(limits.store_within_ms),
             shadow: Shadow::new(&routes, limits.shadow_keys_max),
             document: Bytes::from(policy_document(&routes).to_string()),
+            unmatched: Unmatched::default(),
+            key_headers: key_headers(&routes),
             engine,
             identity,
             routes,
@@ -98,6 +103,15 @@ impl Door {
     #[must_use]
     pub fn with_rate_limit(mut self, limit: RateLimit) -> Self {
         self.gates.limit_all(limit, DoorLimits::default().rate_callers_max);
+        self
+    }
+
+    /// What becomes of requests that match no route. Default: they pass. With routes written, to
+    /// refuse them is the sure way: who reads a path otherwise than it is read here has nothing to
+    /// serve.
+    #[must_use]
+    pub fn with_unmatched(mut self, unmatched: Unmatched) -> Self {
+        self.unmatched = unmatched;
         self
     }
 

@@ -33,7 +33,7 @@ use super::door::{Door, Lost, decode, silent_store};
 use super::ids::{ensure_request_id, unique_id};
 use super::names;
 use super::once::OneCommit;
-use super::pass::{call, mark_request, pass, passed};
+use super::pass::{call, mark_request, passed};
 use super::policy::{Commits, MissingKey, Mode, Policy};
 use super::refusal::{Code, Refusal};
 use super::room::Share;
@@ -43,6 +43,7 @@ use super::said::Refused;
 use super::served::{Denied, Served};
 use super::shadow::shadow;
 use super::spelling::spell_path;
+use super::unprotected::{UnprotectedKey, unprotected};
 use super::within::{Claimed, within};
 
 /// How long a claim may take before a store that takes no writes is looked at instead.
@@ -141,9 +142,12 @@ where
         door.identify(&mut head);
     }
     let found = door.routes.find(&head.method, head.uri.path());
-    let found = found.filter(|(policy, _)| policy.mode != Mode::Off);
-    let Some((policy, place)) = found.map(|(policy, place)| (policy.clone(), place)) else {
-        return pass(inner, Request::from_parts(head, body), &request_id).await;
+    let (policy, place) = match found {
+        Some((policy, place)) if policy.mode != Mode::Off => (policy.clone(), place),
+        found => {
+            let place = found.map(|(_, place)| place);
+            return unprotected(&door, inner, (head, body), place.as_ref(), &request_id).await;
+        }
     };
     if policy.mode == Mode::Enforce
         && let Some(as_sent) = spell_path(&mut head.uri)
@@ -155,7 +159,12 @@ where
     let result = match policy.mode {
         Mode::Shadow => {
             let at = (&*policy, &place);
-            Box::pin(shadow(&door, inner, (head, body), at, &request_id)).await
+            let key = UnprotectedKey::of(&door, &head, Some(&place));
+            let mut result = Box::pin(shadow(&door, inner, (head, body), at, &request_id)).await;
+            if let (Some(key), Ok(response)) = (key, &mut result) {
+                key.mark(response);
+            }
+            result
         }
         _ => {
             let at = (&policy, place);

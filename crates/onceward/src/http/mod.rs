@@ -45,6 +45,7 @@ mod served;
 mod shadow;
 mod spelling;
 mod template;
+mod unprotected;
 mod within;
 mod writes;
 
@@ -70,4 +71,5 @@ pub use run::{Attempt, EarlyAnswer, ServiceError};
 pub use served::Served;
 pub use shadow::{ShadowReport, ShadowRoute};
 pub use spelling::{AsSent, one_spelling, spell_path};
+pub use unprotected::{Unmatched, UnprotectedKey};
 pub use writes::{Seen, Versioned, Writes};

@@ -14,6 +14,8 @@ pub const X_CORRELATION_ID: HeaderName = HeaderName::from_static("x-correlation-
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 /// Marks a response that no retry will get: it could not be stored, or tells of an unknown end.
 pub const STORED: HeaderName = HeaderName::from_static("idempotency-stored");
+/// Marks the answer to a request whose key no route protects.
+pub const PROTECTED: HeaderName = HeaderName::from_static("idempotency-protected");
 /// Marks a replay in the business dialect.
 pub const X_REPLAY: HeaderName = HeaderName::from_static("x-idempotency-replay");
 /// Marks a conflict in the business dialect.
@@ -31,7 +33,8 @@ pub const PERMIT: HeaderName = HeaderName::from_static("onceward-permit");
 /// Whether only we may set a header.
 #[must_use]
 pub fn is_ours(name: &str) -> bool {
-    const OURS: [&str; 6] = [
+    const OURS: [&str; 7] = [
+        "idempotency-protected",
         "idempotency-replayed",
         "idempotency-stored",
         "x-idempotency-replay",

@@ -1,5 +1,6 @@
 //! The unprotected way: requests are streamed through, and what a service says is marked with their
-//! ids. Nothing is claimed and nothing recorded; what may not be said by others is removed.
+//! ids. Nothing is claimed and nothing recorded; what may not be said by others is removed. What is
+//! said of a key that comes this way is `unprotected.rs`'s.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -45,7 +46,6 @@ where
     match called {
         Ok(response) => {
             if let Some(refusal) = response.extensions().get::<Refusal>() {
-                // No route, no dialect of its own; but the problem names this request.
                 return unrouted(refusal, request_id);
             }
             let mut response = response.map(Body::live);
@@ -72,7 +72,8 @@ pub(super) fn failed(error: &BoxError) -> Refusal {
     }
 }
 
-fn unrouted(refusal: &Refusal, request_id: &str) -> Response<Body> {
+/// A refusal where no route says how: no dialect of its own, but the problem names this request.
+pub(super) fn unrouted(refusal: &Refusal, request_id: &str) -> Response<Body> {
     let mut response = Dialect::Standard.speaker().refuse(refusal, request_id);
     mark_request(response.headers_mut(), request_id);
     response.map(Body::from)

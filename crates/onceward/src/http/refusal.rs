@@ -18,6 +18,8 @@ pub enum Code {
     KeyRequired,
     /// The key is not one.
     KeyInvalid,
+    /// No route protects what the key came with.
+    Unprotected,
     /// The body is JSON without a canonical form.
     BodyNotCanonical,
     /// The request breaks the syntax or framing of HTTP.
@@ -26,6 +28,8 @@ pub enum Code {
     AuthRequired,
     /// The caller may not do it.
     Forbidden,
+    /// No route is there for it.
+    RouteUnmatched,
     /// Another request with this key runs.
     InFlight,
     /// Nobody knows how the first attempt ended.
@@ -81,13 +85,15 @@ pub struct Meaning {
 
 impl Code {
     /// Every code.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::KeyRequired,
         Self::KeyInvalid,
+        Self::Unprotected,
         Self::BodyNotCanonical,
         Self::BadRequest,
         Self::AuthRequired,
         Self::Forbidden,
+        Self::RouteUnmatched,
         Self::InFlight,
         Self::OutcomeUnknown,
         Self::ResponseNotStored,
@@ -111,76 +117,88 @@ impl Code {
     /// What it means.
     #[must_use]
     pub const fn meaning(self) -> Meaning {
-        use KeyAdvice::{Reuse, Rotate};
-        let (code, status, title, retryable, key_advice) = match self {
+        let (code, status, title) = match self {
             Self::KeyRequired => {
-                ("idempotency.key_required", 400, "An Idempotency-Key is required", false, Reuse)
+                ("idempotency.key_required", 400, "An Idempotency-Key is required")
             }
             Self::KeyInvalid => {
-                ("idempotency.key_invalid", 400, "The Idempotency-Key is not valid", false, Rotate)
+                ("idempotency.key_invalid", 400, "The Idempotency-Key is not valid")
             }
-            Self::BodyNotCanonical => {
-                ("body.not_canonical", 400, "The body has no canonical form", false, Reuse)
+            Self::Unprotected => ("idempotency.unprotected", 400, "No route protects this"),
+            Self::BodyNotCanonical => ("body.not_canonical", 400, "The body has no canonical form"),
+            Self::BadRequest => ("request.malformed", 400, "The request is malformed"),
+            Self::AuthRequired => ("auth.required", 401, "Who are you?"),
+            Self::Forbidden => ("auth.forbidden", 403, "You may not do this"),
+            Self::RouteUnmatched => ("route.unmatched", 404, "No route is there for this"),
+            Self::InFlight => ("idempotency.in_flight", 409, "The first request is still running"),
+            Self::OutcomeUnknown => {
+                ("idempotency.outcome_unknown", 409, "Nobody knows how the first request ended")
             }
-            Self::BadRequest => {
-                ("request.malformed", 400, "The request is malformed", false, Reuse)
-            }
-            Self::AuthRequired => ("auth.required", 401, "Who are you?", false, Reuse),
-            Self::Forbidden => ("auth.forbidden", 403, "You may not do this", false, Reuse),
-            Self::InFlight => {
-                ("idempotency.in_flight", 409, "The first request is still running", true, Reuse)
-            }
-            Self::OutcomeUnknown => (
-                "idempotency.outcome_unknown",
-                409,
-                "Nobody knows how the first request ended",
-                false,
-                Reuse,
-            ),
             Self::ResponseNotStored => (
                 "idempotency.response_not_stored",
                 409,
                 "It was done, but its response was not stored",
-                false,
-                Reuse,
             ),
             Self::PreconditionInvalid => {
-                ("precondition.invalid", 400, "The precondition is not valid", false, Reuse)
+                ("precondition.invalid", 400, "The precondition is not valid")
             }
             Self::VersionMismatch => {
-                ("concurrency.version_mismatch", 409, "The version has changed", false, Rotate)
+                ("concurrency.version_mismatch", 409, "The version has changed")
             }
-            Self::PreconditionFailed => {
-                ("precondition.failed", 412, "The resource has changed", false, Rotate)
+            Self::PreconditionFailed => ("precondition.failed", 412, "The resource has changed"),
+            Self::BodyTooLarge => ("body.too_large", 413, "The body is too large"),
+            Self::PayloadMismatch => {
+                ("idempotency.payload_mismatch", 422, "This key was used with another payload")
             }
-            Self::BodyTooLarge => ("body.too_large", 413, "The body is too large", false, Reuse),
-            Self::PayloadMismatch => (
-                "idempotency.payload_mismatch",
-                422,
-                "This key was used with another payload",
-                false,
-                Rotate,
-            ),
-            Self::OutOfOrder => ("ordering.out_of_order", 422, "Out of order", false, Rotate),
+            Self::OutOfOrder => ("ordering.out_of_order", 422, "Out of order"),
             Self::PreconditionRequired => {
-                ("precondition.required", 428, "A precondition is required", false, Reuse)
+                ("precondition.required", 428, "A precondition is required")
             }
-            Self::RateLimited => ("rate.limited", 429, "Too many requests", true, Reuse),
-            Self::UpstreamFailed => {
-                ("upstream.failed", 502, "The upstream gave no whole answer", true, Reuse)
-            }
-            Self::StoreUnavailable => {
-                ("store.unavailable", 503, "The store is not available", true, Reuse)
-            }
-            Self::CircuitOpen => ("circuit.open", 503, "The circuit breaker is open", true, Reuse),
-            Self::Shed => ("overload.shed", 503, "Too much to do", true, Reuse),
-            Self::UpstreamTimeout => {
-                ("upstream.timeout", 504, "The upstream took too long", true, Reuse)
-            }
-            Self::Damaged => ("store.corrupt", 500, "Stored data is damaged", false, Reuse),
-            Self::Loop => ("upstream.loop", 508, "The upstream leads back here", false, Reuse),
+            Self::RateLimited => ("rate.limited", 429, "Too many requests"),
+            Self::UpstreamFailed => ("upstream.failed", 502, "The upstream gave no whole answer"),
+            Self::StoreUnavailable => ("store.unavailable", 503, "The store is not available"),
+            Self::CircuitOpen => ("circuit.open", 503, "The circuit breaker is open"),
+            Self::Shed => ("overload.shed", 503, "Too much to do"),
+            Self::UpstreamTimeout => ("upstream.timeout", 504, "The upstream took too long"),
+            Self::Damaged => ("store.corrupt", 500, "Stored data is damaged"),
+            Self::Loop => ("upstream.loop", 508, "The upstream leads back here"),
         };
-        Meaning { code, status, title, retryable, key_advice }
+        Meaning {
+            code,
+            status,
+            title,
+            retryable: self.is_retryable(),
+            key_advice: self.key_advice(),
+        }
+    }
+
+    const fn is_retryable(self) -> bool {
+        matches!(
+            self,
+            Self::InFlight
+                | Self::RateLimited
+                | Self::UpstreamFailed
+                | Self::StoreUnavailable
+                | Self::CircuitOpen
+                | Self::Shed
+                | Self::UpstreamTimeout
+        )
+    }
+
+    const fn key_advice(self) -> KeyAdvice {
+        match self {
+            Self::KeyInvalid
+            | Self::VersionMismatch
+            | Self::PreconditionFailed
+            | Self::PayloadMismatch
+            | Self::OutOfOrder => KeyAdvice::Rotate,
+            _ => KeyAdvice::Reuse,
+        }
+    }
+
+    /// Whether a route can say it; the others are about requests that match none.
+    pub(super) const fn is_of_routes(self) -> bool {
+        !matches!(self, Self::Unprotected | Self::RouteUnmatched)
     }
 
     /// Whether a handler that refuses with this has judged the request, so that the refusal is its

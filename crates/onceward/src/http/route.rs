@@ -163,7 +163,7 @@ impl Routes {
 }
 
 /// Whether a method can be claimed at all: GET and HEAD never write (A04).
-fn is_protected(method: &Method) -> bool {
+pub(super) fn is_protected(method: &Method) -> bool {
     [Method::POST, Method::PUT, Method::PATCH, Method::DELETE].contains(method)
 }
 
