@@ -103,6 +103,7 @@ pub(crate) struct Metrics {
     conflicts: Family<EndpointLabels, Counter>,
     expired: Family<EndpointLabels, Counter>,
     key_errors: Family<EndpointLabels, Counter>,
+    unprotected_keys: Counter,
     rate_limited: Family<EndpointLabels, Counter>,
     seconds: Family<EndpointLabels, Histogram, fn() -> Histogram>,
     circuit_refused: Family<EndpointLabels, Counter>,
@@ -177,6 +178,7 @@ impl Metrics {
             conflicts: Family::default(),
             expired: Family::default(),
             key_errors: Family::default(),
+            unprotected_keys: Counter::default(),
             rate_limited: Family::default(),
             seconds: Family::new_with_constructor(latency as fn() -> Histogram),
             circuit_refused: Family::default(),
@@ -213,6 +215,8 @@ impl Metrics {
         registry.register("expired", help, self.expired.clone());
         let help = "Requests whose key is missing or not valid";
         registry.register("key_errors", help, self.key_errors.clone());
+        let help = "Requests with a key that no route protects";
+        registry.register("unprotected_keys", help, self.unprotected_keys.clone());
         let help = "Requests refused by the rate limit";
         registry.register("rate_limited", help, self.rate_limited.clone());
         let help = "Seconds from the request's head to the answer's";
@@ -351,6 +355,11 @@ impl Metrics {
             let counter = self.swept.get_or_create(&SweptLabels { what });
             counter.inner().store(count, Ordering::Relaxed);
         }
+    }
+
+    /// Counts a request with a key that no route protects.
+    pub(crate) fn unprotected_key(&self) {
+        self.unprotected_keys.inc();
     }
 
     /// Counts a request that the rate limit refused.

@@ -26,7 +26,7 @@ use crate::config::Config;
 use crate::config::route::RouteSection;
 use crate::config::sections::{Create, UpstreamReuse};
 use crate::failure::Failure;
-use crate::gateway::settings::{Limits, Reuse, Tenants, Times, TlsFiles, Upstream};
+use crate::gateway::settings::{Limits, PathRules, Reuse, Tenants, Times, TlsFiles, Upstream};
 use crate::gateway::{Gateway, Settings, ready};
 use crate::identity::{self, PERMITS, Secret, Signs};
 use crate::logs;
@@ -123,6 +123,10 @@ impl Server<'_> {
                  [limits] connections = {wanted}; raise `ulimit -n` or lower it"
             ));
         }
+        if let Some(open) = config.open_identity() {
+            tracing::warn!("{open}");
+            health.warn(open);
+        }
         let admin = |address: &str| {
             let principals = self.principals(address, admin_token)?;
             Ok(AdminState::new(AdminOptions {
@@ -201,15 +205,22 @@ impl Server<'_> {
     fn tell(&self, gateway: &Gateway, upstream: &str, routes: &Routes) -> Result<(), Failure> {
         let (listen, admin) = (&gateway.listen, &gateway.admin);
         if self.out.is_json() {
-            let pid = std::process::id();
-            return self.out.print_json(&json!({ "listen": listen, "admin": admin, "pid": pid }));
+            return self.out.print_json(&json!({
+                "listen": listen,
+                "admin": admin,
+                "pid": std::process::id(),
+                "config": self.config.file,
+                "protection": self.config.protection(),
+            }));
         }
         let store = self.url.shown();
         let cache = self.config.cache.url.as_deref().map(cache::shown);
         let cache = cache.map(|url| format!("cache {url}\n")).unwrap_or_default();
         let ends = unknown_ends(routes);
-        let told =
-            format!("{listen} → {upstream}\ncontrol API {admin}\nstore {store}\n{cache}{ends}");
+        let protection = self.config.protection();
+        let told = format!(
+            "{listen} → {upstream}\ncontrol API {admin}\nstore {store}\n{cache}{protection}\n{ends}"
+        );
         self.out.print(&told)
     }
 }
@@ -280,6 +291,7 @@ fn settings(
         route_upstreams,
         identity_headers: names.cloned().collect(),
         routes: config.http_routes(hook, &permit_text)?,
+        paths: PathRules { encoded_slash: server.encoded_slash, spelling: server.spelling },
         tls: files.map(|(cert, key)| TlsFiles { cert, key }),
         limits: Limits {
             connections_max: limits.connections as usize,

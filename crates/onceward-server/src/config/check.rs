@@ -3,15 +3,16 @@
 //! A rule names the field, the value and the bound. Bounds of policies are the HTTP layer's own,
 //! asked for here so that they are told with everything else that is wrong.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use onceward::http::{Policy, Route, names};
+use onceward::http::{Policy, Route, is_carried, names};
 use onceward_core::limits::{LimitError, MAX_PART_BYTES, MAX_RETAIN_MS};
 
 use super::field::{Field as _, Span, Url};
 use super::flags::Flags;
 use super::route::{Complete, RouteSection, ScopePart};
 use super::sections::{IdentitySection, Limits, Principal, Queue, Server, Source};
+use super::unreached::Before;
 use super::{Config, reading::Reading};
 use crate::cache::SharedCache;
 use crate::gateway::headers::{as_services_read, is_hop_by_hop};
@@ -30,6 +31,10 @@ const SWEEP_MIN: Span = Span::seconds(1);
 /// What the store may be given to answer a request.
 const ANSWER_WITHIN_MIN: Span = Span(100);
 const ANSWER_WITHIN_MAX: Span = Span::hours(1);
+
+/// What is said of an identity that a header would carry as another one.
+const NOT_CARRIED: &str = "no control characters, and no blanks at its ends: a header would not \
+                           carry it as it is";
 
 /// Notes every rule that is broken.
 pub(super) fn check(config: &Config, flags: &Flags, reading: &mut Reading) {
@@ -58,23 +63,12 @@ pub(super) fn check(config: &Config, flags: &Flags, reading: &mut Reading) {
     limits(&config.limits, reading);
     principals(&config.principals, reading);
     flags.check_routes(config, reading);
-    let mut seen = HashMap::new();
+    let mut before = Before::default();
     for (at, section) in config.routes.iter().enumerate() {
         let path = format!("route[{at}]");
         let Some(shape) = route(section, &path, reading) else { continue };
-        let told = section.told();
-        match seen.insert(shape, told.clone()) {
-            Some(first) if first == told => {
-                let message = format!("{told} is there twice; the first one counts");
-                reading.breaks(&format!("{path}.match"), message);
-            }
-            Some(first) => {
-                let message = format!(
-                    "{told} matches what {first} does and is never reached; leave one of them out"
-                );
-                reading.breaks(&format!("{path}.match"), message);
-            }
-            None => {}
+        if let Some(why) = before.unreached(&shape, &section.told()) {
+            reading.breaks(&format!("{path}.match"), why);
         }
     }
     queues(&config.queues, reading);
@@ -157,6 +151,9 @@ fn identity(config: &Config, flags: &Flags, reading: &mut Reading) {
             }
         }
         Source::Jwt => {
+            if identity.issuer.as_deref().is_some_and(|issuer| !is_carried(issuer)) {
+                reading.breaks("identity.issuer", NOT_CARRIED);
+            }
             if identity.jwks_file.is_none() {
                 missing("jwks_file", reading);
             }
@@ -279,6 +276,8 @@ fn principals(principals: &[Principal], reading: &mut Reading) {
         for (name, text) in [("tenant", &principal.tenant), ("caller", &principal.caller)] {
             if !(1..=MAX_PART_BYTES).contains(&text.len()) {
                 reading.breaks(&path(name), format!("1 to {MAX_PART_BYTES} bytes"));
+            } else if !is_carried(text) {
+                reading.breaks(&path(name), NOT_CARRIED);
             }
         }
         if principal.tenant == RESERVED_TENANT {

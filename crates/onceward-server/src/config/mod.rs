@@ -15,6 +15,8 @@ pub(crate) mod route;
 pub(crate) mod sections;
 #[cfg(test)]
 mod tests;
+mod told;
+mod unreached;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -49,6 +51,8 @@ const MAX_TABLES: usize = 10_000;
 /// A whole configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Config {
+    /// The file that was read, if one was.
+    pub(crate) file: Option<String>,
     /// `[server]`
     pub(crate) server: Server,
     /// `[store]`
@@ -87,8 +91,9 @@ impl Config {
             }
             None => (String::new(), String::new()),
         };
-        Self::parse(&text, &name, flags)
-            .map_err(|problems| Failure::usage("config.invalid", problems.to_string()))
+        let config = Self::parse(&text, &name, flags)
+            .map_err(|problems| Failure::usage("config.invalid", problems.to_string()))?;
+        Ok(Self { file: (!name.is_empty()).then_some(name), ..config })
     }
 
     /// The configuration of a text.
@@ -111,6 +116,7 @@ impl Config {
     fn read(document: &DeTable<'_>, reading: &mut Reading) -> Self {
         let mut table = Table::new(document, "");
         let config = Self {
+            file: None,
             server: section(&mut table, "server", reading),
             store: section(&mut table, "store", reading),
             cache: section(&mut table, "cache", reading),
@@ -202,6 +208,7 @@ impl Config {
     ) -> Door {
         let door = Door::new(engine, identity, routes)
             .with_limits(self.door_limits())
+            .with_unmatched(self.server.unmatched)
             .with_cache_bytes(self.cache.max_bytes.0)
             .with_secret(secret.derive("leaves"));
         match self.told_headers() {

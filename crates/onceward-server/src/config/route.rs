@@ -248,14 +248,19 @@ impl Field for Breaker {
 }
 
 section! {
-    /// A route that is protected. With routes written, a path that matches none passes
-    /// unprotected; without any, every POST, PUT, PATCH and DELETE is a route with these defaults
-    /// and `missing_key = "allow"`. The first route that matches a request counts.
+    /// A route that is protected. With routes written, `[server] unmatched` says what becomes of a
+    /// path that matches none; without any, every POST, PUT, PATCH and DELETE is a route with
+    /// these defaults and `missing_key = "allow"`. The first route that matches a request counts.
     RouteSection {
         /// Method and path; a segment in braces matches any value, which belongs to the key. A
-        /// request whose path would match a route once `.`, `..` and empty segments are resolved,
-        /// as many servers do, is refused with 400. Where the upstream takes further spellings for
-        /// the same (a slash at the end, upper case), write them as routes too.
+        /// request that is none of a route's as it stands and may be one to a server behind is
+        /// refused with 400: a method in another case; a path that matches once `.`, `..`, empty
+        /// segments, `;` and what follows it, encoded slashes (`[server] encoded_slash`), `\\` and
+        /// other encodings are read as servers read them, or in another spelling (`[server]
+        /// spelling`); another method in `X-HTTP-Method-Override`, `X-HTTP-Method`,
+        /// `X-Method-Override` or the query's `_method`. A `_method` in a form is not looked for:
+        /// where the upstream reads it, write routes for POST too. Where it takes further paths for
+        /// the same, such as `/payments.json`, write them as routes.
         r#match: String = String::new(), like "\"POST /v1/projects/{project_id}/missions\"";
         /// Where its requests go. Default: the upstream of `[server]`.
         upstream: Option<Url> = None, like "\"http://127.0.0.1:8080\"";

@@ -7,9 +7,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use http::HeaderName;
+use onceward::http::Unmatched;
 use onceward_core::record::{OnAbandoned, OnDead, Terms};
 
 use super::field::{Size, Span, Url, section, words};
+use crate::gateway::settings::{EncodedSlash, Spelling};
 
 const fn loopback(port: u16) -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port)
@@ -48,6 +50,20 @@ section! {
         tls_cert: Option<PathBuf> = None, like "\"server.pem\"";
         /// The private key (PEM) of the certificate.
         tls_key: Option<PathBuf> = None, like "\"server.key\"";
+        /// What becomes of a request that matches no `[[route]]`, where there are any: it passes
+        /// unprotected (pass), it passes unless it is a POST, PUT, PATCH or DELETE with a key,
+        /// which is 400 `idempotency.unprotected` (refuse_keyed), or it is 404 `route.unmatched`
+        /// unless it is a GET, HEAD or OPTIONS (refuse). The last is the sure way, and the one to
+        /// deploy. The answer to a key that no route protects has `Idempotency-Protected: none`.
+        unmatched: Unmatched = Unmatched::Pass;
+        /// What `%2F` and `%5C` in a path may be to the upstream: as good as a slash (separator),
+        /// as with many servers, so that a path which would be a protected one that way is 400; or
+        /// part of a value (data), as in names of packages and objects.
+        encoded_slash: EncodedSlash = EncodedSlash::Separator;
+        /// What a path is that differs from a protected one only in case or by one slash at its
+        /// end: 400, since many servers take it for the same (strict), or another path that
+        /// passes (exact). Where both are written as routes, both are taken.
+        spelling: Spelling = Spelling::Strict;
         /// How long the head of a request may take to come.
         header_timeout: Span = Span::seconds(30);
         /// How long the body of a request may be waited for beyond what its bytes earn.
@@ -75,6 +91,17 @@ section! {
         tenant_metrics: bool = false;
     }
 }
+
+words! { Unmatched {
+    "pass" => Unmatched::Pass,
+    "refuse_keyed" => Unmatched::RefuseKeyed,
+    "refuse" => Unmatched::Refuse,
+} }
+words! { EncodedSlash {
+    "separator" => EncodedSlash::Separator,
+    "data" => EncodedSlash::Data,
+} }
+words! { Spelling { "strict" => Spelling::Strict, "exact" => Spelling::Exact } }
 
 /// What survives a power loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

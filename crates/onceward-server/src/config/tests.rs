@@ -249,11 +249,110 @@ fn a_route_that_could_never_match_is_refused() {
         (&["POST /é", "POST /%c3%a9"], "\"POST /%c3%a9\" matches what \"POST /é\" does"),
         (&["POST /x?a=1"], "route[0].match: \"POST /x?a=1\" is out of bounds: a path as requests"),
         (&["POST /x#a"], "leave out `?` and `#` and what follows them"),
+        (&["POST /{x}", "POST /b"], "o.toml:4: route[1].match: \"POST /b\" is never reached: \"PO"),
+        (
+            &["POST /{a}/x/{b}", "PUT /y", "POST /{a}/x/b"],
+            "o.toml:6: route[2].match: \"POST /{a}/x/b\" is never reached",
+        ),
         (&["POST /a b"], "white space and the like encoded, as in %20"),
     ] {
         wrong(&routes(matches), &[expected]);
     }
-    parse(&routes(&["POST /x/{a}", "PUT /x/{a}", "POST /x/{a}/y", "POST /x/é"])).unwrap();
+    parse(&routes(&["POST /x/{a}", "PUT /x/{a}", "POST /x/{a}/y", "POST /{a}/é"])).unwrap();
+    // The narrower one first; and no value of a parameter is empty.
+    parse(&routes(&["POST /b", "POST /{x}", "POST /{x}/{y}", "POST /b/"])).unwrap();
+    parse(&routes(&["POST /{x}/b", "POST /a/{y}", "POST /{x}/{y}"])).unwrap();
+}
+
+#[test]
+fn h4_routes_of_other_frameworks_are_refused_by_field_with_what_to_write() {
+    for (path, told) in [
+        ("/orders/:id/cancel", "Express, Rails and Gin write a parameter; write {id}"),
+        ("/files/{*rest}", "axum, Spring and ASP.NET write the rest of a path"),
+        ("/files/{rest...}", "Go writes the rest of a path"),
+        ("/orders/{id:[0-9]+}", "a parameter with a pattern"),
+        ("/files/{p:path}", "FastAPI and Starlette write the rest of a path"),
+        ("/orders/{order-id}", "write {order_id}"),
+        ("/a/../b", "a path without `.` and `..`"),
+        ("/{id}/{id}", "{id} is there twice: call the second one {id2}"),
+        ("/a//b", "write one slash"),
+        ("/orders/<int:id>", "Flask and Django write a parameter; write {id}"),
+    ] {
+        let file =
+            format!("[[route]]\nmatch = \"POST /fine\"\n[[route]]\nmatch = \"POST {path}\"\n");
+        wrong(&file, &[told]);
+        assert!(parse(&file).unwrap_err().contains("o.toml:4: route[1].match: "), "{path}");
+    }
+}
+
+#[test]
+fn h4_many_routes_are_looked_through_in_a_moment() {
+    let file: String =
+        (0..5_000).map(|at| format!("[[route]]\nmatch = \"POST /v{at}/{{id}}/x\"\n")).collect();
+    let begun = std::time::Instant::now();
+    parse(&file).unwrap();
+    let told = format!("{file}[[route]]\nmatch = \"POST /v4999/y/x\"\n");
+    wrong(&told, &["o.toml:10002: route[5000].match: \"POST /v4999/y/x\" is never reached"]);
+    assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn l5_identities_of_the_file_are_what_a_header_carries() {
+    let hash = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
+    for bad in [" acme", "acme ", "ac\\tme", "ac\\nme"] {
+        let file = |tenant: &str, caller: &str| {
+            format!(
+                "[[principal]]\ntoken_sha256 = \"{hash}\"\ntenant = \"{tenant}\"\n\
+                 caller = \"{caller}\"\n"
+            )
+        };
+        wrong(&file(bad, "ada"), &["o.toml:3: principal[0].tenant: no control characters"]);
+        wrong(&file("acme", bad), &["o.toml:4: principal[0].caller: no control characters"]);
+    }
+    let jwt = "[identity]\nsource = \"jwt\"\njwks_file = \"k\"\nissuer = \" https://i\"\n";
+    wrong(jwt, &["o.toml:4: identity.issuer: no control characters"]);
+}
+
+#[test]
+fn r08_the_start_says_what_is_protected_and_what_passes() {
+    let route = |path: &str, mode: &str| {
+        format!("[[route]]\nmatch = \"POST /{path}\"\nmode = \"{mode}\"\n")
+    };
+    let three = [route("a", "enforce"), route("b", "enforce"), route("c", "shadow")].concat();
+    let refusing = |word: &str| format!("[server]\nunmatched = \"{word}\"\n{three}");
+    for (file, told) in [
+        (three.clone(), "2 routes protected, 1 in shadow mode, others pass"),
+        (
+            refusing("refuse_keyed"),
+            "2 routes protected, 1 in shadow mode, others pass without a key",
+        ),
+        (refusing("refuse"), "2 routes protected, 1 in shadow mode, others refused"),
+        (route("a", "off"), "0 routes protected, 1 off, others pass"),
+        (String::new(), "every POST, PUT, PATCH and DELETE with a key is protected"),
+    ] {
+        let config = parse(&file).unwrap();
+        assert_eq!(config.protection(), format!("no config file · {told}"));
+        let named = Config { file: Some("o.toml".into()), ..config };
+        assert_eq!(named.protection(), format!("config o.toml · {told}"));
+    }
+}
+
+#[test]
+fn r17_an_identity_that_anybody_may_claim_is_told_of_beyond_loopback() {
+    let header = "source = \"header\"\ntenant_header = \"x-t\"\ncaller_header = \"x-c\"";
+    for (listen, identity, told) in [
+        ("0.0.0.0:0", "source = \"single\"", Some("the same caller")),
+        ("192.0.2.1:80", header, Some("may name any tenant and caller")),
+        ("[::]:0", "source = \"single\"", Some("[::]:0, which is not loopback")),
+        ("127.0.0.2:0", "source = \"single\"", None),
+        ("[::1]:0", header, None),
+        ("0.0.0.0:0", "source = \"authorization\"", None),
+    ] {
+        let file = format!("[server]\nlisten = \"{listen}\"\n[identity]\n{identity}\n");
+        let open = parse(&file).unwrap().open_identity();
+        assert_eq!(open.is_some(), told.is_some(), "{file}");
+        assert!(told.is_none_or(|told| open.unwrap().contains(told)), "{file}");
+    }
 }
 
 /// What `serve` refuses, `config check` refuses.

@@ -1,10 +1,10 @@
 //! The entrance: what every request passes before the layer sees it.
 //!
-//! Refused here, with the connection closed behind it: double framing, tunnels, hosts that are
-//! none, requests that went through here before, and paths that the upstream can't be asked for or
-//! would read as another one. Nothing of these reaches a store or an upstream. What only offers
-//! another protocol is served in this one: `Upgrade` is an offer that anybody may ignore (RFC 9110
-//! section 7.8), and ends at this hop.
+//! Refused here, with the connection closed behind it: double framing, tunnels, methods in another
+//! case, hosts that are none, requests that went through here before, and paths that the upstream
+//! can't be asked for or may read as another one. Nothing of these reaches a store or an upstream.
+//! What only offers another protocol is served in this one: `Upgrade` is an offer that anybody may
+//! ignore (RFC 9110 section 7.8), and ends at this hop.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::header::{CONNECTION, HOST};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::service::Service;
-use onceward::http::{Body, Code, Dialect, Onceward, Refusal, Routes, ensure_request_id, names};
+use onceward::http::{Body, Code, Dialect, Onceward, Refusal, ensure_request_id, names};
 
 use super::body::RequestBody;
 use super::forward::Forward;
@@ -26,12 +26,26 @@ use super::headers;
 use super::hops::{self, Hop};
 use super::host::is_host;
 use super::listen::{Peer, Serves};
-use super::path;
+use super::overrides::overrides;
+use super::path::{Asked, Guard};
 use super::sent::{How, Sent};
 use super::settings::Settings;
 use super::sight::Watch;
 use crate::identity::HINT;
 use crate::metrics::Metrics;
+
+/// The methods that everybody knows.
+const METHODS: [Method; 9] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::PATCH,
+    Method::DELETE,
+    Method::OPTIONS,
+    Method::TRACE,
+    Method::CONNECT,
+];
 
 /// Makes the service of every connection.
 #[derive(Clone)]
@@ -41,7 +55,7 @@ struct Shared {
     protected: Onceward<Forward>,
     watch: Watch,
     identity_headers: Vec<HeaderName>,
-    routes: Routes,
+    guard: Guard,
     path_bytes_max: usize,
     body_for: Duration,
     hop: Hop,
@@ -59,7 +73,7 @@ impl Entrance {
             protected,
             watch: Watch::new(metrics).hinting(HINT),
             identity_headers: settings.identity_headers.clone(),
-            routes: settings.routes.clone(),
+            guard: Guard::new(settings),
             path_bytes_max: settings.path_bytes_max(),
             body_for: settings.times.body,
             hop,
@@ -160,15 +174,20 @@ impl Shared {
             // Before it is claimed: no retry would be shorter.
             return malformed("its path and query are too long for the upstream");
         }
-        if let Some(detail) = malformed_head(head, double)
-            .or_else(|| path::ambiguous(&head.method, uri.path(), &self.routes))
-        {
+        if let Some(detail) = malformed_head(head, double).or_else(|| self.misread(head)) {
             return malformed(detail);
         }
         self.hop.leads_back(&head.headers).then(|| {
             let detail = "this gateway's upstream leads back to it: name the API itself";
             Refusal::new(Code::Loop, detail)
         })
+    }
+
+    /// Why a server behind may take a request for another one.
+    fn misread(&self, head: &Parts) -> Option<&'static str> {
+        let overrides = overrides(&head.headers, head.uri.query());
+        let (method, path) = (&head.method, head.uri.path());
+        self.guard.refuses(Asked { method, path, overrides: &overrides })
     }
 }
 
@@ -187,6 +206,20 @@ fn malformed_head(head: &Parts, double: bool) -> Option<&'static str> {
             "it has Content-Length beside Transfer-Encoding, or a Transfer-Encoding other than one \
              chunked",
         );
+    }
+    let method = head.method.as_str();
+    if METHODS
+        .iter()
+        .any(|known| known.as_str() != method && known.as_str().eq_ignore_ascii_case(method))
+    {
+        // Servers take it for the one in upper case; no route here does.
+        return Some("its method is none: methods are in upper case");
+    }
+    let mut lengths = head.headers.get_all(CONTENT_LENGTH).iter();
+    let length = lengths.next();
+    let is_number = |length: &HeaderValue| length.as_bytes().iter().all(u8::is_ascii_digit);
+    if !length.is_none_or(is_number) || lengths.any(|other| Some(other) != length) {
+        return Some("its Content-Length is no number, or there are several that differ");
     }
     if head.method == Method::CONNECT {
         return Some("this is not a tunnel: CONNECT is not supported");

@@ -164,6 +164,12 @@ pub(super) fn introduce(head: &mut Parts, client: &HeaderValue, is_tls: bool) {
         head.headers.insert(HOST, host.clone());
         head.headers.entry(X_FORWARDED_HOST).or_insert(host);
     }
+    if head.headers.get_all(CONTENT_LENGTH).iter().nth(1).is_some()
+        && let Some(length) = head.headers.get(CONTENT_LENGTH).cloned()
+    {
+        // Equal ones, or it would have been refused. Some servers refuse those too.
+        head.headers.insert(CONTENT_LENGTH, length);
+    }
     let proto = HeaderValue::from_static(if is_tls { "https" } else { "http" });
     head.headers.entry(X_FORWARDED_PROTO).or_insert(proto);
     let mut through = texts(&head.headers, &X_FORWARDED_FOR);

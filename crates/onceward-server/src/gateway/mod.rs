@@ -8,9 +8,10 @@
 //! |---|---|
 //! | `listen`, `socket`, `sent`, `framing`, `tls` | connections: limits, time-outs, framed twice |
 //! | `trailers`, `hpack` | what trailers over HTTP/2 must not hold |
-//! | `entry`, `path`, `host`, `headers`, `body` | one request: what is refused, what is passed on |
+//! | `entry`, `host`, `headers`, `body` | one request: what is refused, what is passed on |
 //! | `hops` | this gateway among others: `Via`, loops, `Max-Forwards` |
 //! | `interim` | answers before the answer |
+//! | `path`, `readings`, `overrides` | what a request may be taken for behind us |
 //! | `forward`, `pool` | connections out: what was sent, what was not |
 //! | `sight`, `trouble` | what is counted and logged of a request |
 //! | `ready` | the ready file |
@@ -25,8 +26,10 @@ mod host;
 mod hpack;
 mod interim;
 pub(crate) mod listen;
+mod overrides;
 mod path;
 mod pool;
+mod readings;
 pub(crate) mod ready;
 pub(crate) mod sent;
 pub(crate) mod settings;

@@ -32,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) identity_headers: Vec<HeaderName>,
     /// What is protected, and how.
     pub(crate) routes: Routes,
+    /// How others may read the paths of routes.
+    pub(crate) paths: PathRules,
     /// Certificate and key of the listener. Default: none, plain HTTP.
     pub(crate) tls: Option<TlsFiles>,
     /// Bounds.
@@ -72,6 +74,38 @@ impl Settings {
         let base = upstreams.map(|upstream| upstream.base.len()).max();
         URI_BYTES_MAX - base.unwrap_or_default().min(URI_BYTES_MAX)
     }
+
+    /// Whether any upstream has a path in front that a request could climb out of.
+    pub(super) fn has_base(&self) -> bool {
+        self.route_upstreams.values().chain([&self.upstream]).any(|at| !at.base.is_empty())
+    }
+}
+
+/// What an encoded slash is to the servers behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EncodedSlash {
+    /// It may separate segments.
+    Separator,
+    /// It is part of a value.
+    Data,
+}
+
+/// What a path is that differs from a route's only in case or by one slash at its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spelling {
+    /// It may be the same to the servers behind.
+    Strict,
+    /// It is another path.
+    Exact,
+}
+
+/// How the servers behind may read paths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PathRules {
+    /// Default: a separator.
+    pub(crate) encoded_slash: EncodedSlash,
+    /// Default: strict.
+    pub(crate) spelling: Spelling,
 }
 
 /// PEM files of a listener.

@@ -2,14 +2,15 @@
 //!
 //! The layer says of every protected request what came of it ([`Served`]). A request that it only
 //! passed on is counted, under one name if no route is its own, and logged only when its upstream
-//! failed it.
+//! failed it; but of a key that no route protects each path is told once.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use http::{HeaderMap, Response};
-use onceward::http::{Served, names};
+use onceward::http::{Served, UnprotectedKey, names};
 
 use super::trouble::Trouble;
 use crate::logs::{Access, access};
@@ -17,12 +18,38 @@ use crate::metrics::{Answered, Endpoint, InFlight, Metrics};
 
 /// What requests that no route is for are counted and logged under.
 const UNPROTECTED: &str = "unprotected";
+/// Paths that are remembered: nobody fills memory or log with made-up ones.
+const PATHS_TOLD_MAX: usize = 1_000;
+
+/// The paths whose unprotected keys were told of.
+#[derive(Default)]
+struct Told(Mutex<HashSet<String>>);
+
+impl Told {
+    /// Counts a key that no route protects, and tells of each path once.
+    fn tell(&self, metrics: &Metrics, key: &UnprotectedKey) {
+        metrics.unprotected_key();
+        let endpoint = &key.endpoint;
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= PATHS_TOLD_MAX || !told.insert(endpoint.clone()) {
+            return;
+        }
+        let is_last = told.len() == PATHS_TOLD_MAX;
+        drop(told);
+        tracing::warn!(endpoint, "a key came where no route protects: a retry runs again there");
+        if is_last {
+            let further = "onceward_unprotected_keys_total counts further ones";
+            tracing::warn!("keys came to {PATHS_TOLD_MAX} paths that no route protects; {further}");
+        }
+    }
+}
 
 /// Counts and logs requests.
 pub(crate) struct Watch {
     metrics: Arc<Metrics>,
     passed: Endpoint,
     hint: Arc<Hint>,
+    told: Arc<Told>,
 }
 
 /// What is said once, when a request was refused because nobody could be told from it.
@@ -47,6 +74,7 @@ pub(crate) struct Seen {
     metrics: Arc<Metrics>,
     passed: Endpoint,
     hint: Arc<Hint>,
+    told: Arc<Told>,
     started: Instant,
     correlation_id: Option<String>,
     trouble: Trouble,
@@ -57,7 +85,7 @@ impl Watch {
     /// Over these metrics.
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
         let passed = metrics.endpoint(UNPROTECTED);
-        Self { metrics, passed, hint: Arc::default() }
+        Self { metrics, passed, hint: Arc::default(), told: Arc::default() }
     }
 
     /// The same, saying this once when nobody could be told from a request.
@@ -72,6 +100,7 @@ impl Watch {
             metrics: self.metrics.clone(),
             passed: self.passed.clone(),
             hint: self.hint.clone(),
+            told: self.told.clone(),
             started: Instant::now(),
             correlation_id: id.map(str::to_string),
             trouble: Trouble::default(),
@@ -88,6 +117,9 @@ impl Seen {
 
     /// Its answer is about to be sent.
     pub(crate) fn answered<B>(self, response: &Response<B>) {
+        if let Some(key) = response.extensions().get() {
+            self.told.tell(&self.metrics, key);
+        }
         let (status, took) = (response.status().as_u16(), self.started.elapsed());
         let request_id = response.headers().get(names::X_REQUEST_ID);
         let request_id = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();

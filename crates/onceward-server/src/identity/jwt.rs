@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use onceward::http::Caller;
+use onceward::http::{Caller, is_carried};
 use onceward_core::limits::MAX_PART_BYTES;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -58,9 +58,9 @@ pub(crate) enum Refused {
     Expired,
     /// It is not valid yet.
     Early,
-    /// It names no subject.
+    /// It names no subject that a header carries as it is.
     Subject,
-    /// It names no tenant.
+    /// It names no tenant that a header carries as it is.
     Tenant,
 }
 
@@ -165,7 +165,7 @@ impl Jwt {
     fn caller(&self, claims: &Map<String, Value>) -> Result<Caller, Refused> {
         let text = |name: &str| {
             let text = claims.get(name)?.as_str()?;
-            (!text.is_empty()).then_some(text)
+            (!text.is_empty() && is_carried(text)).then_some(text)
         };
         let tenant = text(&self.tenant_claim).filter(|tenant| tenant.len() <= MAX_PART_BYTES);
         let tenant = tenant.ok_or(Refused::Tenant)?;

@@ -239,6 +239,22 @@ fn claims_are_checked_within_the_difference_of_clocks() {
 }
 
 #[test]
+fn l5_a_token_names_nobody_that_a_header_does_not_carry_as_it_is() {
+    let folder = Folder::new("jwt-carried");
+    let signer = Signer::ed();
+    let jwt = Jwt::open(&section(folder.keys(&[signer.jwk("k")]))).unwrap();
+    let verified = |claims: &Value| jwt.verify(&signer.token("k", claims), NOW, Instant::now());
+    let long = format!("{}\n", "s".repeat(2_000));
+    for bad in ["ac\nme", "acme\u{0}", "\u{7f}", "ac\tme", " acme", "acme ", "\u{a0}acme", &long] {
+        assert_eq!(verified(&with("sub", json!(bad))), Err(Refused::Subject), "{bad:?}");
+        assert_eq!(verified(&with("tenant", json!(bad))), Err(Refused::Tenant), "{bad:?}");
+    }
+    for fine in ["acme inc", "größe", "a|b@c:d/e"] {
+        assert_eq!(verified(&with("tenant", json!(fine))).unwrap().tenant, fine);
+    }
+}
+
+#[test]
 fn forged_tokens_are_refused() {
     let folder = Folder::new("jwt-forged");
     let (rsa, ec, stranger) = (Signer::rsa(), Signer::ec(), Signer::ec());

@@ -46,5 +46,6 @@ mod suite;
 mod target;
 mod upstream;
 mod vectors;
+mod ways;
 mod who;
 mod wire;

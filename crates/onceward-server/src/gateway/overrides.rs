@@ -1,0 +1,102 @@
+//! Methods that a request asks to be taken for: many frameworks serve a POST as the DELETE that a
+//! header or a query names. In a form's field they are not looked for: that is the body's.
+
+use http::{HeaderMap, Method};
+
+use super::headers::as_services_read;
+use super::readings::undone;
+
+/// Headers that name another method.
+const HEADERS: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
+/// The name of the query's field, without its first character: PHP reads `.` and a blank as `_`.
+const FIELD: &str = "method";
+
+/// The methods that can be protected among those that a request names beside its own.
+pub(super) fn overrides(headers: &HeaderMap, query: Option<&str>) -> Vec<Method> {
+    let mut named = Vec::new();
+    // Nearly always there is none: no header is looked up that can't be one.
+    let is_long = |name: &str| HEADERS.iter().any(|known| known.len() == name.len());
+    for (name, value) in headers.iter().filter(|(name, _)| is_long(name.as_str())) {
+        if HEADERS.contains(&&*as_services_read(name)) {
+            let text = String::from_utf8_lossy(value.as_bytes());
+            text.split(',').for_each(|word| push(&mut named, word));
+        }
+    }
+    for field in query.unwrap_or_default().split(['&', ';']) {
+        if field.len() <= FIELD.len() {
+            continue;
+        }
+        let (name, value) = field.split_once('=').unwrap_or((field, ""));
+        let name = decoded(name);
+        let mut rest = name.trim_start().chars();
+        let first = rest.next().is_some_and(|first| "_.[".contains(first));
+        if first && rest.as_str().trim_end().eq_ignore_ascii_case(FIELD) {
+            push(&mut named, &decoded(value));
+        }
+    }
+    named
+}
+
+fn push(named: &mut Vec<Method>, word: &str) {
+    let word = word.trim();
+    let methods = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+    let meant = methods.into_iter().find(|method| method.as_str().eq_ignore_ascii_case(word));
+    if let Some(method) = meant.filter(|method| !named.contains(method)) {
+        named.push(method);
+    }
+}
+
+/// A name or value of a query as text.
+fn decoded(text: &str) -> String {
+    String::from_utf8_lossy(&undone(&text.replace('+', " "))).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderName, HeaderValue};
+
+    #[track_caller]
+    fn check(header: Option<(&'static str, &str)>, query: Option<&str>, expected: &[&str]) {
+        let mut headers = HeaderMap::new();
+        if let Some((name, value)) = header {
+            let value = HeaderValue::from_str(value).unwrap();
+            headers.insert(HeaderName::from_static(name), value);
+        }
+        let named = overrides(&headers, query);
+        let named: Vec<_> = named.iter().map(Method::as_str).collect();
+        assert_eq!(named, expected, "{header:?} {query:?}");
+    }
+
+    #[test]
+    fn h1_methods_that_a_request_names_are_found() {
+        for name in ["x-http-method-override", "x-http-method", "x-method-override"] {
+            for value in ["DELETE", "delete", " Delete ", "GET, delete"] {
+                check(Some((name, value)), None, &["DELETE"]);
+            }
+            check(Some((name, "GET")), None, &[]);
+            check(Some((name, "")), None, &[]);
+        }
+        check(Some(("x_http_method_override", "put")), None, &["PUT"]);
+        check(Some(("x-other", "put")), None, &[]);
+        check(Some(("x-http-methods", "put")), None, &[]);
+        for query in [
+            "_method=patch",
+            "a=b&_method=PATCH",
+            "a;_method=PATCH",
+            "%5Fmethod=PATCH",
+            "%5fm%65thod=%50ATCH",
+            "_METHOD=+patch",
+            ".method=patch",
+            "%20_method=patch",
+            "+.method=patch",
+        ] {
+            check(None, Some(query), &["PATCH"]);
+        }
+        for query in ["", "_method", "_method=", "method=PUT", "x_method=PUT", "a=_method=PUT", "%"]
+        {
+            check(None, Some(query), &[]);
+        }
+        check(Some(("x-http-method", "put")), Some("_method=put&_method=post"), &["PUT", "POST"]);
+    }
+}
