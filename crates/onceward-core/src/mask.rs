@@ -29,12 +29,16 @@ pub fn mask_kept(
     if hidden.is_empty() {
         return Ok(None);
     }
-    let masked = spliced(canonical, &hidden, |member| {
-        let value = &canonical[member.value.clone()];
-        let hash = masked_hash(key, &member.name, value);
+    // Hashed without the order of items: who compares may have another one.
+    let plain = Form { ignore: &[], mask: &[], arrays: Arrays::Unordered, skip: Vec::new() };
+    let mut hashes = Vec::with_capacity(hidden.len());
+    for member in &hidden {
+        let value = plain.document(&Tape::parse(&canonical[member.value.clone()])?)?;
+        let hash = masked_hash(key, &member.name, &value);
         let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("\"***{digits}\"")
-    });
+        hashes.push(format!("\"***{digits}\""));
+    }
+    let masked = spliced(canonical, &hidden, hashes.iter().map(String::as_str));
     // Items may stand in another order now.
     let form = Form { ignore: &[], mask: &[], arrays, skip: Vec::new() };
     form.document(&Tape::parse(&masked)?).map(Some)
@@ -50,17 +54,32 @@ pub fn mask_shown<'b>(stored: &'b [u8], mask: &[String]) -> Cow<'b, [u8]> {
     };
     match hidden(&tape, mask) {
         hidden if hidden.is_empty() => Cow::Borrowed(stored),
-        hidden => Cow::Owned(spliced(stored, &hidden, |_| MASKED.into())),
+        hidden => Cow::Owned(spliced(stored, &hidden, std::iter::repeat(MASKED))),
     }
 }
 
 /// A stored query as people may see it: the values of masked fields are hidden.
 #[must_use]
 pub fn mask_query(query: &str, mask: &[String]) -> String {
+    masked_query(query, mask, |_| "***".into())
+}
+
+/// A query as it is kept: masked values are hashes under this key.
+#[must_use]
+pub fn mask_kept_query(query: &str, mask: &[String], key: &[u8; 32]) -> String {
+    masked_query(query, mask, |value| {
+        let hash = masked_hash(key, b"?", value.as_bytes());
+        hash.iter().fold("***".into(), |shown, byte| format!("{shown}{byte:02x}"))
+    })
+}
+
+fn masked_query(query: &str, mask: &[String], hide: impl Fn(&str) -> String) -> String {
     let shown = query.split('&').map(|pair| match pair.split_once('=') {
         // A name that can't be read may be any.
-        Some((name, _)) if decoded(name.as_bytes()).is_none_or(|name| is_masked(mask, &name)) => {
-            format!("{name}=***")
+        Some((name, value))
+            if decoded(name.as_bytes()).is_none_or(|name| is_masked(mask, &name)) =>
+        {
+            format!("{name}={}", hide(value))
         }
         _ => pair.to_owned(),
     });
@@ -102,12 +121,13 @@ fn find(tape: &Tape<'_>, at: usize, mask: &[String], found: &mut Vec<Hidden>) {
     }
 }
 
-fn spliced(body: &[u8], hidden: &[Hidden], shown: impl Fn(&Hidden) -> String) -> Vec<u8> {
+/// The body with these texts in place of what is hidden, one each.
+fn spliced<'t>(body: &[u8], hidden: &[Hidden], shown: impl Iterator<Item = &'t str>) -> Vec<u8> {
     let mut out = Vec::with_capacity(body.len());
     let mut from = 0;
-    for member in hidden {
+    for (member, shown) in hidden.iter().zip(shown) {
         out.extend_from_slice(&body[from..member.value.start]);
-        out.extend_from_slice(shown(member).as_bytes());
+        out.extend_from_slice(shown.as_bytes());
         from = member.value.end;
     }
     out.extend_from_slice(&body[from..]);
@@ -171,6 +191,10 @@ mod tests {
         );
         assert_eq!((shown(""), shown("%4=1&a=%4")), (String::new(), "%4=***&a=%4".to_owned()));
         assert_eq!(mask_query("token=a", &[]), "token=a");
+        let kept = |query: &str| mask_kept_query(query, &default_mask(), &KEY);
+        assert_eq!(kept("page=1"), "page=1");
+        assert!(kept("token=hunter2").starts_with("token=***") && kept("token=a").len() == 25);
+        assert_ne!(kept("token=a"), kept("token=b"));
     }
 
     #[test]

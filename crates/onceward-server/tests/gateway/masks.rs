@@ -24,9 +24,12 @@ async fn m5_the_mask_of_a_route_holds_in_the_store_and_wherever_its_values_are_s
     let (folder, app) = (folder("masks"), App::new());
     std::fs::write(folder.join("onceward.toml"), ROUTE).unwrap();
     let gateway = Gateway::start(&folder, serve(app.router()).await, &[]);
-    assert_eq!(post(gateway.listen, "/payments", Some("k"), PAID).await.status, 201);
+    assert_eq!(
+        post(gateway.listen, "/payments?page=1&cvc=99-secret", Some("k"), PAID).await.status,
+        201
+    );
     let other = PAID.replace("DE89-secret", "DE90-secret");
-    let differs = post(gateway.listen, "/payments", Some("k"), &other).await;
+    let differs = post(gateway.listen, "/payments?page=1&cvc=98-secret", Some("k"), &other).await;
     assert_eq!(differs.status, 409, "{differs:?}");
     let told = String::from_utf8(differs.body.to_vec()).unwrap();
     assert!(told.contains("payer.IBAN: '***' → '***'"), "{told}");
@@ -44,4 +47,10 @@ async fn m5_the_mask_of_a_route_holds_in_the_store_and_wherever_its_values_are_s
         assert!(!said.contains("-secret"), "{place}: {said}");
     }
     assert!(said[1..].iter().all(|said| said.contains("not-masked-here")), "{said:?}");
+    for file in std::fs::read_dir(&folder).unwrap() {
+        let file = file.unwrap().path();
+        let bytes = std::fs::read(&file).unwrap();
+        let found = bytes.windows(7).any(|window| window == b"-secret");
+        assert!(!found, "{} holds a masked value", file.display());
+    }
 }

@@ -1,5 +1,7 @@
 //! From a request to a claim: identity, key, shape, fingerprint; nothing is stored before it fits.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, IF_MATCH};
 use http::request::Parts;
@@ -16,6 +18,7 @@ use onceward_core::fingerprint::{
 use onceward_core::header_key::{MAX_HEADER_KEY_CHARS, parse_header_key};
 use onceward_core::key::{Key, Kind};
 use onceward_core::limits::MAX_FULL_PAYLOAD_BYTES;
+use onceward_core::mask::{mask_kept, mask_kept_query, mask_shown};
 use onceward_core::payload::{KeepPayload, KeptPayload, Payload};
 
 use super::identity::Caller;
@@ -93,7 +96,18 @@ impl Admitted {
             KeepPayload::Full if bytes > MAX_FULL_PAYLOAD_BYTES => KeepPayload::Hashed,
             keep => keep,
         };
-        let kept = KeptPayload::keep(payload, keep, leaf_key);
+        let arrays = policy.fingerprint.arrays;
+        let kept = KeptPayload::keep(payload, keep, leaf_key).and_then(|kept| match kept {
+            // What is masked is nowhere to be read, not even in the store's files.
+            KeptPayload::Full(mut full) => {
+                let arrays = if full.is_form { Arrays::Ordered } else { arrays };
+                let masked = mask_kept(&full.body, &policy.mask, arrays, leaf_key)?;
+                full.body = masked.unwrap_or(full.body);
+                full.query = mask_kept_query(&full.query, &policy.mask, leaf_key);
+                Ok(KeptPayload::Full(full))
+            }
+            kept => Ok(kept),
+        });
         self.claim.payload = kept.ok().map(|kept| kept.encode().into());
     }
 
@@ -111,16 +125,20 @@ impl Admitted {
             current_hash: content_hash16(body.bytes()),
             ..Conflict::default()
         };
-        let mut shown = body;
+        let (mut shown, mut query) = (body, Cow::Borrowed(&*self.query));
         if let KeptPayload::Full(before) = kept {
-            conflict.original_hash = Some(content_hash16(&before.body));
+            // Of a body that was masked before it was kept, the hash is not known.
+            let is_whole = matches!(mask_shown(&before.body, &policy.mask), Cow::Borrowed(_));
+            conflict.original_hash = is_whole.then(|| content_hash16(&before.body));
             if let CanonicalBody::Json(_) = &shown {
                 shown = self.in_sent_order(rules).unwrap_or(shown);
             }
-            let payload = Payload { body: &shown, query: &self.query };
+            shown = as_kept(shown, &policy.mask, leaf_key);
+            query = Cow::Owned(mask_kept_query(&self.query, &policy.mask, leaf_key));
+            let payload = Payload { body: &shown, query: &query };
             conflict.changes = diff_payloads(before, payload, rules.arrays, &policy.mask).ok();
         }
-        let payload = Payload { body: &shown, query: &self.query };
+        let payload = Payload { body: &shown, query: &query };
         let differing = differing_pointers(kept, payload, rules.arrays, leaf_key);
         conflict.pointers = differing.ok().flatten().and_then(DifferingPointers::named);
         conflict.words = conflict.pointers.as_deref().map(differs_text);
@@ -150,6 +168,25 @@ impl Admitted {
     fn body(&self, rules: &FingerprintPolicy) -> CanonicalBody<'_> {
         let body = CanonicalBody::of_type(&self.sent, &self.content_type, rules);
         body.unwrap_or(CanonicalBody::Bytes(&self.sent))
+    }
+}
+
+/// A new payload with masked values hidden as they are in one that was kept.
+fn as_kept<'b>(
+    payload: CanonicalBody<'b>,
+    mask: &[String],
+    leaf_key: &[u8; 32],
+) -> CanonicalBody<'b> {
+    let (CanonicalBody::Json(body) | CanonicalBody::Form(body) | CanonicalBody::Multipart(body)) =
+        &payload
+    else {
+        return payload;
+    };
+    match (mask_kept(body, mask, Arrays::Ordered, leaf_key), &payload) {
+        (Ok(Some(masked)), CanonicalBody::Form(_)) => CanonicalBody::Form(masked),
+        (Ok(Some(masked)), CanonicalBody::Multipart(_)) => CanonicalBody::Multipart(masked),
+        (Ok(Some(masked)), _) => CanonicalBody::Json(masked),
+        _ => payload,
     }
 }
 
