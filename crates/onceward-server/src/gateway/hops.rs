@@ -8,6 +8,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,30 +25,36 @@ const LOOKED_UP_WITHIN: Duration = Duration::from_secs(2);
 /// What may be asked here.
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE";
 
-/// This gateway as a hop.
+/// This gateway as a hop: its name, and the lines that say it, for each version.
 #[derive(Debug, Clone)]
 pub(super) struct Hop {
-    name: String,
+    name: Arc<str>,
+    old: HeaderValue,
+    usual: HeaderValue,
+    h2: HeaderValue,
 }
 
 impl Hop {
     /// A hop with a name that no other process has.
     pub(super) fn new() -> Self {
-        Self { name: format!("onceward-{:016x}", RandomState::new().hash_one(())) }
+        let name = format!("onceward-{:016x}", RandomState::new().hash_one(()));
+        let line = |version: &str| {
+            // Letters, digits, a point and a space: this can't fail.
+            let line = HeaderValue::from_str(&format!("{version} {name}"));
+            line.unwrap_or_else(|_| HeaderValue::from_static("1.1 onceward"))
+        };
+        let (old, usual, h2) = (line("1.0"), line("1.1"), line("2"));
+        Self { name: name.into(), old, usual, h2 }
     }
 
     /// Notes that a message went through here, over the version in which it was received.
     pub(super) fn sign(&self, headers: &mut HeaderMap, received: Version) {
-        let version = match received {
-            Version::HTTP_09 => "0.9",
-            Version::HTTP_10 => "1.0",
-            Version::HTTP_2 => "2",
-            Version::HTTP_3 => "3",
-            _ => "1.1",
+        let line = match received {
+            Version::HTTP_10 => &self.old,
+            Version::HTTP_2 => &self.h2,
+            _ => &self.usual,
         };
-        if let Ok(value) = HeaderValue::from_str(&format!("{version} {}", self.name)) {
-            headers.append(VIA, value);
-        }
+        headers.append(VIA, line.clone());
     }
 
     /// Whether a request went through here before.

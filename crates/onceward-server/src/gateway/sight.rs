@@ -122,8 +122,8 @@ impl Seen {
         }
         let (status, took) = (response.status().as_u16(), self.started.elapsed());
         let request_id = response.headers().get(names::X_REQUEST_ID);
-        let request_id = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
         self.trouble.answered(request_id);
+        let request_id = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
         let line = Access {
             tenant: None,
             key_hash: None,

@@ -8,6 +8,8 @@
 use std::error::Error;
 use std::sync::{Arc, OnceLock};
 
+use http::HeaderValue;
+
 /// Longest cause that is told.
 const CAUSE_CHARS_MAX: usize = 400;
 
@@ -19,7 +21,7 @@ pub(crate) struct Trouble(Arc<Told>);
 struct Told {
     cause: OnceLock<String>,
     /// Its id, once the access line is written.
-    answered: OnceLock<String>,
+    answered: OnceLock<Option<HeaderValue>>,
 }
 
 impl Trouble {
@@ -27,6 +29,7 @@ impl Trouble {
     pub(super) fn note(&self, cause: &str) {
         let cause = shown(cause);
         if let Some(request_id) = self.0.answered.get() {
+            let request_id = request_id.as_ref().and_then(|id| id.to_str().ok());
             tracing::warn!(target: "onceward::access", request_id, cause, "an answer broke off");
         }
         let _ = self.0.cause.set(cause);
@@ -38,8 +41,8 @@ impl Trouble {
     }
 
     /// The access line is written.
-    pub(crate) fn answered(&self, request_id: &str) {
-        let _ = self.0.answered.set(request_id.to_string());
+    pub(crate) fn answered(&self, request_id: Option<&HeaderValue>) {
+        let _ = self.0.answered.set(request_id.cloned());
     }
 }
 
