@@ -187,7 +187,7 @@ async fn made(path: &Path, records: u64, plan: &Plan) -> Result<Callers, Failure
 }
 
 fn remove(path: &Path) {
-    for suffix in ["", "-wal", "-shm", ".lock"] {
+    for suffix in ["", "-wal", "-shm", ".lock", ".reach"] {
         let mut file = path.to_path_buf().into_os_string();
         file.push(suffix);
         // The next round says more clearly than we could when a file could not be removed.
