@@ -75,10 +75,11 @@ CREATE FUNCTION is_refusal(type text, code text) RETURNS boolean LANGUAGE sql IM
             'auth.forbidden', 'auth.required', 'body.not_canonical', 'body.too_large',
             'circuit.open', 'idempotency.in_flight', 'idempotency.key_invalid',
             'idempotency.key_required', 'idempotency.outcome_unknown',
-            'idempotency.payload_mismatch', 'idempotency.response_not_stored', 'overload.shed',
-            'planning.concurrency_etag_invalid', 'planning.concurrency_etag_required',
-            'precondition.invalid', 'precondition.required', 'rate.limited', 'request.malformed',
-            'store.corrupt', 'store.unavailable', 'upstream.failed', 'upstream.timeout'
+            'idempotency.payload_mismatch', 'idempotency.response_not_stored',
+            'idempotency.unprotected', 'overload.shed', 'planning.concurrency_etag_invalid',
+            'planning.concurrency_etag_required', 'precondition.invalid', 'precondition.required',
+            'rate.limited', 'request.malformed', 'route.unmatched', 'store.corrupt',
+            'store.unavailable', 'upstream.failed', 'upstream.loop', 'upstream.timeout'
         ])
     $$;
 
