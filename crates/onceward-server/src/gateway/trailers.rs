@@ -23,8 +23,11 @@ const FRAME_HEAD_BYTES: usize = 9;
 const FLAGS_AT: u64 = 4;
 /// The longest frame that the library takes.
 const FRAME_BYTES_MAX: usize = 16 << 10;
-/// The longest header block that is followed; the library refuses shorter ones.
-const BLOCK_BYTES_MAX: usize = 1 << 20;
+/// The longest header block that is followed, with the heads of its frames: trailers are held for
+/// as long as they are not whole.
+const BLOCK_BYTES_MAX: u64 = 128 << 10;
+/// The most frames of one block; the library takes fewer.
+const BLOCK_FRAMES_MAX: u32 = 64;
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
@@ -44,10 +47,21 @@ struct Frames {
     highest: u32,
     table: Table,
     block: Vec<u8>,
-    /// Where the first frame of the block began, if it is one of trailers.
-    trailers_at: Option<u64>,
+    /// The block whose end has not come.
+    open: Option<Open>,
     /// Where the flags are that say more than they may.
     wrong: Vec<u64>,
+}
+
+/// A header block that has begun: until it ends, only its own frames may come (RFC 9113 section
+/// 6.10).
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    stream: u32,
+    /// Where its first frame began.
+    begun: u64,
+    frames: u32,
+    is_trailers: bool,
 }
 
 #[derive(Debug)]
@@ -73,7 +87,7 @@ impl Default for Frames {
             highest: 0,
             table: Table::default(),
             block: Vec::new(),
-            trailers_at: None,
+            open: None,
             wrong: Vec::new(),
         }
     }
@@ -86,10 +100,11 @@ impl Frames {
 
     /// Up to where what has come may be handed on.
     fn known_until(&self) -> u64 {
+        let trailers = self.open.filter(|open| open.is_trailers).map(|open| open.begun);
         match &self.at {
             At::Off => self.position,
-            At::Head(head) => self.trailers_at.unwrap_or(self.position - head.len() as u64),
-            _ => self.trailers_at.unwrap_or(self.position),
+            At::Head(head) => trailers.unwrap_or(self.position - head.len() as u64),
+            _ => trailers.unwrap_or(self.position),
         }
     }
 
@@ -148,23 +163,36 @@ impl Frames {
         let left = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
         let (kind, flags) = (head[3], head[4]);
         let stream = u32::from_be_bytes([head[5] & 0x7f, head[6], head[7], head[8]]);
-        if ![HEADERS, CONTINUATION].contains(&kind) {
-            self.at = match left {
-                0 => At::Head(Vec::with_capacity(FRAME_HEAD_BYTES)),
-                left => At::Skipped(left),
-            };
-            return;
-        }
-        if left > FRAME_BYTES_MAX || self.block.len() + left > BLOCK_BYTES_MAX {
+        let begun = self.position - FRAME_HEAD_BYTES as u64;
+        let open = match self.open {
+            None if kind == HEADERS && stream > 0 => {
+                // A stream that has begun before has no other block than its trailers.
+                let is_trailers = stream <= self.highest;
+                self.highest = self.highest.max(stream);
+                Open { stream, begun, frames: 1, is_trailers }
+            }
+            None if ![HEADERS, CONTINUATION].contains(&kind) => {
+                self.at = match left {
+                    0 => At::Head(Vec::with_capacity(FRAME_HEAD_BYTES)),
+                    left => At::Skipped(left),
+                };
+                return;
+            }
+            Some(open) if kind == CONTINUATION && stream == open.stream => {
+                Open { frames: open.frames + 1, ..open }
+            }
+            // What may not come here: the library ends the connection for it.
+            None | Some(_) => {
+                self.at = At::Off;
+                return;
+            }
+        };
+        let is_long = self.position + left as u64 - open.begun > BLOCK_BYTES_MAX;
+        if left > FRAME_BYTES_MAX || is_long || open.frames > BLOCK_FRAMES_MAX {
             self.at = At::Off;
             return;
         }
-        if kind == HEADERS {
-            // A stream that has begun before has no other block than its trailers.
-            let begun = self.position - FRAME_HEAD_BYTES as u64;
-            self.trailers_at = (stream <= self.highest).then_some(begun);
-            self.highest = self.highest.max(stream);
-        }
+        self.open = Some(open);
         let payload = Vec::with_capacity(left);
         self.at = At::Block { flags, is_first: kind == HEADERS, left, payload };
         if left == 0 {
@@ -188,9 +216,9 @@ impl Frames {
         }
         let read = self.table.read(&self.block);
         self.block.clear();
-        match (read, self.trailers_at.take()) {
+        match (read, self.open.take()) {
             (None, _) => self.at = At::Off,
-            (Some(true), Some(begun)) => self.wrong.push(begun + FLAGS_AT),
+            (Some(true), Some(open)) if open.is_trailers => self.wrong.push(open.begun + FLAGS_AT),
             _ => {}
         }
     }
@@ -276,7 +304,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
                 held.extend_from_slice(&buffer.filled()[before..]);
                 buffer.set_filled(before);
                 let known = this.look(&mut held, new);
-                this.held = held.split_off(known);
+                // Copied only once some of it is known, not with every piece that comes.
+                this.held =
+                    if known == 0 { std::mem::take(&mut held) } else { held.split_off(known) };
                 this.known = held;
             }
         }
@@ -369,6 +399,45 @@ mod tests {
         check(&[head(1), begun, rest, data], &[1]).await;
         // A head is one whatever it holds.
         check(&[frame(HEADERS, BOTH, 1, b"\x82\x84"), frame(HEADERS, BOTH, 3, b"\x82")], &[]).await;
+    }
+
+    #[tokio::test]
+    async fn peer_d10_a_block_that_does_not_end_is_not_held_without_bound() {
+        let head = frame(HEADERS, END_HEADERS, 1, b"\x82\x86\x84\x41\x01h");
+        let open = frame(HEADERS, END_STREAM, 1, b"\x00\x01x\x011");
+        let rest = |stream, payload: &[u8]| frame(CONTINUATION, 0, stream, payload);
+        let long = [&[0, 0x40, 0, CONTINUATION, 0, 0, 0, 0, 1], &[0_u8; 16 << 10][..]].concat();
+        for (what, repeated, held_max) in [
+            ("data", frame(0, 0, 1, &[b'x'; 200]), 100),
+            ("pings", frame(6, 0, 0, &[0; 8]), 100),
+            ("heads", frame(HEADERS, END_HEADERS, 3, b"\x82"), 100),
+            ("another stream", rest(3, b""), 100),
+            ("nothing", rest(1, b""), 1_000),
+            ("long ones", long, 128 << 10),
+        ] {
+            let begun = [PREFACE, &head, &open].concat();
+            let (mut theirs, ours) = tokio::io::duplex(64 << 10);
+            let writing = tokio::spawn(async move {
+                theirs.write_all(&begun).await.unwrap();
+                for _ in 0..1_000 {
+                    theirs.write_all(&repeated).await.unwrap();
+                }
+                begun.len() + 1_000 * repeated.len()
+            });
+            let (mut ours, mut handed_on, mut held) = (Checked::new(ours), 0, 0);
+            let mut piece = [0; 4_096];
+            while let bytes @ 1.. = ours.read(&mut piece).await.unwrap() {
+                handed_on += bytes;
+                held = held.max(ours.held.capacity());
+            }
+            assert_eq!(handed_on, writing.await.unwrap(), "{what}: the library is to end it");
+            assert!(ours.frames.is_off(), "{what}");
+            assert!(held <= 2 * (held_max + piece.len()), "{what}: {held}");
+        }
+        // A stream of the connection itself has no block.
+        let mut frames = Frames::default();
+        frames.feed(&[PREFACE, &frame(HEADERS, 0, 0, b"\x82")].concat());
+        assert!(frames.is_off());
     }
 
     #[tokio::test]
