@@ -291,6 +291,7 @@ fn settings(
         route_upstreams,
         identity_headers: names.cloned().collect(),
         routes: config.http_routes(hook, &permit_text)?,
+        unmatched: server.unmatched,
         paths: PathRules { encoded_slash: server.encoded_slash, spelling: server.spelling },
         tls: files.map(|(cert, key)| TlsFiles { cert, key }),
         limits: Limits {

@@ -258,9 +258,10 @@ section! {
         /// segments, `;` and what follows it, encoded slashes (`[server] encoded_slash`), `\\` and
         /// other encodings are read as servers read them, or in another spelling (`[server]
         /// spelling`); another method in `X-HTTP-Method-Override`, `X-HTTP-Method`,
-        /// `X-Method-Override` or the query's `_method`. A `_method` in a form is not looked for:
-        /// where the upstream reads it, write routes for POST too. Where it takes further paths for
-        /// the same, such as `/payments.json`, write them as routes.
+        /// `X-Method-Override` or the query's `_method`; another path in `X-Original-URL` or
+        /// `X-Rewrite-URL`. A `_method` in a form is not looked for: where the upstream reads it,
+        /// write routes for POST too. Where it takes further paths for the same, such as
+        /// `/payments.json`, write them as routes.
         r#match: String = String::new(), like "\"POST /v1/projects/{project_id}/missions\"";
         /// Where its requests go. Default: the upstream of `[server]`.
         upstream: Option<Url> = None, like "\"http://127.0.0.1:8080\"";

@@ -54,7 +54,9 @@ section! {
         /// unprotected (pass), it passes unless it is a POST, PUT, PATCH or DELETE with a key,
         /// which is 400 `idempotency.unprotected` (refuse_keyed), or it is 404 `route.unmatched`
         /// unless it is a GET, HEAD or OPTIONS (refuse). The last is the sure way, and the one to
-        /// deploy. The answer to a key that no route protects has `Idempotency-Protected: none`.
+        /// deploy: no route leads around it either, by a header or query that names another method,
+        /// by one that names another path, or by a path whose `..` leads out of the route, which
+        /// are 400. The answer to a key that no route protects has `Idempotency-Protected: none`.
         unmatched: Unmatched = Unmatched::Pass;
         /// What `%2F` and `%5C` in a path may be to the upstream: as good as a slash (separator),
         /// as with many servers, so that a path which would be a protected one that way is 400; or

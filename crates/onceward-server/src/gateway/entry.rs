@@ -26,7 +26,7 @@ use super::headers;
 use super::hops::{self, Hop};
 use super::host::is_host;
 use super::listen::{Peer, Serves};
-use super::overrides::overrides;
+use super::overrides::{overrides, rewrites};
 use super::path::{Asked, Guard};
 use super::sent::{How, Sent};
 use super::settings::Settings;
@@ -186,8 +186,10 @@ impl Shared {
     /// Why a server behind may take a request for another one.
     fn misread(&self, head: &Parts) -> Option<&'static str> {
         let overrides = overrides(&head.headers, head.uri.query());
+        let rewrites = rewrites(&head.headers);
         let (method, path) = (&head.method, head.uri.path());
-        self.guard.refuses(Asked { method, path, overrides: &overrides })
+        let asked = Asked { method, path, overrides: &overrides, rewrites: &rewrites };
+        self.guard.refuses(asked)
     }
 }
 

@@ -7,19 +7,26 @@
 //! would be served there without key, permission and limit, so it is refused; never is it rewritten
 //! here, since its key would then name another resource. It is refused only where such a reading
 //! matches another route than the path as sent does, or one where that matches none. What matches
-//! no route in any reading is passed on as it came. Of an upstream with a path in front, nobody
-//! climbs out.
+//! no route in any reading is passed on as it came, unless nothing passes without a route: then no
+//! route is a way to what has none, by another method or through dots. Of an upstream with a path
+//! in front, nobody climbs out.
 
 use http::Method;
-use onceward::http::{Mode, Routes, one_spelling};
+use onceward::http::{Mode, Routes, Unmatched, one_spelling};
 
-use super::readings::{ENCODED, RESPELT, climbs, decoded, folded, readings};
+use super::readings::{ENCODED, RESPELT, climbs, decoded, folded, has_dots, readings};
 use super::settings::{PathRules, Settings, Spelling};
 
 const CLIMBS: &str = "its path climbs above the root: send it without `..`";
 const UNCLEAR: &str = "its path can be read in too many ways: encode only what has to be";
 const OVERRIDES: &str = "it asks to be taken for another method, and that is protected here: send \
                          it with that method";
+const ELSE: &str = "it asks to be taken for another method, and nothing passes without a route: \
+                    send it with that method";
+const LEADS_OUT: &str = "its path would be one of no route without `.` and `..`, and nothing \
+                         passes without one: send it without them";
+const REWRITES: &str = "X-Original-URL or X-Rewrite-URL names the path of another route: send it \
+                        to that path, without the header";
 
 /// What a request is asked for.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +35,8 @@ pub(super) struct Asked<'r> {
     pub(super) path: &'r str,
     /// Methods that it names beside its own.
     pub(super) overrides: &'r [Method],
+    /// Paths that it names beside its own.
+    pub(super) rewrites: &'r [String],
 }
 
 /// The routes, as others may read a request into them.
@@ -37,6 +46,8 @@ pub(super) struct Guard {
     rules: PathRules,
     eyes: &'static [Eye],
     has_base: bool,
+    /// Whether nothing passes that matches no route, but reads.
+    refuses_unmatched: bool,
     /// Whether every template is in lower case, without encodings or a slash at its end.
     is_plain: bool,
 }
@@ -82,7 +93,9 @@ const EYES: [Eye; 4] = [
 impl Guard {
     /// In front of these routes.
     pub(super) fn new(settings: &Settings) -> Self {
-        Self::of(settings.routes.clone(), settings.paths, settings.has_base())
+        let refuses_unmatched = settings.unmatched == Unmatched::Refuse;
+        let guard = Self::of(settings.routes.clone(), settings.paths, settings.has_base());
+        Self { refuses_unmatched, ..guard }
     }
 
     fn of(routes: Routes, rules: PathRules, has_base: bool) -> Self {
@@ -104,12 +117,23 @@ impl Guard {
             let is_enforced = policy.mode == Mode::Enforce;
             templates.push(Template { method, path, is_enforced, group });
         }
-        Self { routes, templates, rules, eyes, has_base, is_plain }
+        Self { routes, templates, rules, eyes, has_base, refuses_unmatched: false, is_plain }
     }
 
     /// Why a request can't be passed on.
     pub(super) fn refuses(&self, asked: Asked<'_>) -> Option<&'static str> {
-        let Asked { method, path, overrides } = asked;
+        let as_it_stands = self.refuses_path(asked);
+        as_it_stands.or_else(|| asked.rewrites.iter().find_map(|to| self.rewritten(asked, to)))
+    }
+
+    fn refuses_path(&self, asked: Asked<'_>) -> Option<&'static str> {
+        let Asked { method, path, overrides, .. } = asked;
+        if self.refuses_unmatched
+            && !self.templates.is_empty()
+            && overrides.iter().any(|named| named != method && !is_read(named))
+        {
+            return Some(ELSE);
+        }
         if !path.starts_with('/') {
             return None;
         }
@@ -127,20 +151,45 @@ impl Guard {
                 return Some(OVERRIDES);
             }
         }
-        self.misread(Asked { method, path, overrides })
+        self.misread(asked, path)
     }
 
-    /// Why a request would be protected, or lead elsewhere, if it were read in another way.
-    fn misread(&self, asked: Asked<'_>) -> Option<&'static str> {
-        let Asked { method, path, overrides } = asked;
+    /// Why a request can't be passed on that names another path, which old frameworks serve.
+    fn rewritten(&self, asked: Asked<'_>, to: &str) -> Option<&'static str> {
+        let Asked { method, path, overrides, .. } = asked;
+        let (to, path) = (&*one_spelling(to), &*one_spelling(path));
+        let route = |method: &Method, path: &str| {
+            self.routes.find(method, path).map(|(_, place)| place.route)
+        };
+        let is_wrong = if self.templates.is_empty() {
+            // Every path is a route of its own.
+            to != path && std::iter::once(method).chain(overrides).any(|m| route(m, to).is_some())
+        } else {
+            self.refuses_unmatched && !is_read(method) && route(method, to) != route(method, path)
+                || self.misread(asked, to).is_some()
+        };
+        is_wrong.then_some(REWRITES)
+    }
+
+    /// Why a request would be protected, or lead elsewhere, if its path were read as this one (in
+    /// its one spelling), or in any other way.
+    fn misread(&self, asked: Asked<'_>, path: &str) -> Option<&'static str> {
+        let Asked { method, path: sent, overrides, .. } = asked;
         let has = |method: &&Method| self.templates.iter().any(|known| known.method == **method);
         let methods: Vec<&Method> = std::iter::once(method).chain(overrides).filter(has).collect();
         if methods.is_empty() && !self.has_base {
             return None;
         }
-        let as_sent = self.routes.find(method, path).and_then(|(_, place)| place.route);
+        let as_sent = self.routes.find(method, sent).and_then(|(_, place)| place.route);
+        let has_route = as_sent.is_some();
         let as_sent = as_sent.map(|at| &self.templates[at]).filter(|found| found.is_enforced);
         let Some(readings) = readings(path, self.rules) else { return Some(UNCLEAR) };
+        if self.refuses_unmatched && has_route && readings.iter().any(|read| has_dots(&read.path)) {
+            let ends = readings.iter().filter(|reading| !has_dots(&reading.path));
+            if !ends.map(|end| Compared::path(&end.path)).all(|end| self.has_route(method, &end)) {
+                return Some(LEADS_OUT);
+            }
+        }
         for reading in &readings {
             if self.has_base && climbs(&reading.path) {
                 return Some(CLIMBS);
@@ -159,6 +208,12 @@ impl Guard {
         None
     }
 
+    /// Whether a path is one of a route, for those who look at everything.
+    fn has_route(&self, method: &Method, path: &Compared) -> bool {
+        let fits = |known: &Template| known.method == *method && known.path.is_at(path, EYES[0]);
+        self.templates.iter().any(fits)
+    }
+
     /// Whether anybody may take a path for that of another route that is protected.
     fn is_another(&self, method: &Method, path: &Compared, as_sent: Option<&Template>) -> bool {
         self.eyes.iter().any(|eye| {
@@ -172,8 +227,10 @@ impl Guard {
 impl Compared {
     fn template(path: &str) -> Self {
         let mut compared = Self::path(path);
-        for segment in &mut compared.segments {
-            if matches!(segment, Segment::Text { decoded, .. } if decoded.starts_with('{')) {
+        let written = path.strip_prefix('/').unwrap_or(path).split('/');
+        for (segment, written) in compared.segments.iter_mut().zip(written) {
+            // As it is written: an encoded brace is one that paths have.
+            if written.starts_with('{') {
                 *segment = Segment::Any;
             }
         }
@@ -239,6 +296,11 @@ impl Segment {
             _ => false,
         }
     }
+}
+
+/// Whether a method passes where no route has it.
+fn is_read(method: &Method) -> bool {
+    [Method::GET, Method::HEAD, Method::OPTIONS].contains(method)
 }
 
 /// What is said of a path that is compared with a route as it was sent.

@@ -181,11 +181,19 @@ fn merged(path: &str) -> String {
     merged
 }
 
+/// Whether a segment of a path leads to another place.
+pub(super) fn has_dots(path: &str) -> bool {
+    path.split('/').any(is_dots)
+}
+
+fn is_dots(segment: &str) -> bool {
+    [".", ".."].contains(&segment)
+}
+
 /// A path whose `.` and `..` are resolved (RFC 3986, section 5.2.4); none when it has none. Above
 /// the root it stays there.
 fn resolved(path: &str) -> Option<String> {
-    let is_dots = |segment: &str| [".", ".."].contains(&segment);
-    if !path.split('/').any(is_dots) {
+    if !has_dots(path) {
         return None;
     }
     let mut kept: Vec<&str> = Vec::new();

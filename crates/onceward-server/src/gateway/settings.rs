@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderName, Uri};
-use onceward::http::{Caller, Identity, Routes};
+use onceward::http::{Caller, Identity, Routes, Unmatched};
 
 use crate::failure::Failure;
 
@@ -32,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) identity_headers: Vec<HeaderName>,
     /// What is protected, and how.
     pub(crate) routes: Routes,
+    /// What becomes of what no route matches.
+    pub(crate) unmatched: Unmatched,
     /// How others may read the paths of routes.
     pub(crate) paths: PathRules,
     /// Certificate and key of the listener. Default: none, plain HTTP.

@@ -32,7 +32,7 @@ fn guard(texts: &[&str], rules: PathRules, has_base: bool) -> Guard {
 }
 
 fn why(guard: &Guard, method: &Method, path: &str) -> Option<&'static str> {
-    guard.refuses(Asked { method, path, overrides: &[] })
+    guard.refuses(Asked { method, path, overrides: &[], rewrites: &[] })
 }
 
 /// Spellings of a path (that of a literal route) under a habit.
@@ -184,7 +184,7 @@ fn h1_another_method_that_is_a_route_is_refused() {
     let every = Guard::of(Routes::every(Policy::unwritten()).unwrap(), STRICT, false);
     let is_refused = |guard: &Guard, method: Method, named: &Method, path: &str| {
         let overrides = std::slice::from_ref(named);
-        guard.refuses(Asked { method: &method, path, overrides }).is_some()
+        guard.refuses(Asked { method: &method, path, overrides, rewrites: &[] }).is_some()
     };
     for (method, named, path, refused, refused_unwritten) in [
         (Method::POST, Method::DELETE, "/pay/7", true, false),
@@ -199,6 +199,81 @@ fn h1_another_method_that_is_a_route_is_refused() {
         let unwritten = is_refused(&every, method.clone(), &named, path);
         assert_eq!(unwritten, refused_unwritten, "{method} {named} {path}");
     }
+}
+
+/// A guard where nothing passes without a route.
+fn refusing(texts: &[&str]) -> Guard {
+    Guard { refuses_unmatched: true, ..guard(texts, STRICT, false) }
+}
+
+#[test]
+fn r07_no_route_is_a_way_to_what_has_none_where_that_is_refused() {
+    let (passing, refusing) = (guard(&ROUTES, STRICT, false), refusing(&ROUTES));
+    for out in [
+        "/pay/..%2Fadmin",
+        "/pay/..%2fadmin%2Fusers",
+        "/pay/..",
+        "/pay/.",
+        "/pay/..;",
+        "/pay/..;a",
+        "/pay/..%3B",
+        "/pay/%252e%252e%252Fadmin",
+        "/pay/..\\admin",
+    ] {
+        assert_eq!(why(&passing, &Method::POST, out), None, "{out}");
+        assert_eq!(why(&refusing, &Method::POST, out), Some(LEADS_OUT), "{out}");
+        // Reads pass anywhere.
+        assert_eq!(why(&refusing, &Method::GET, out), None, "{out}");
+    }
+    for stays in ["/pay/7", "/pay/a%2Fb", "/pay/...", "/pay/..a", "/pay/..%2Fpay%2F7", "/pay/7;v=1"]
+    {
+        assert_eq!(why(&refusing, &Method::POST, stays), None, "{stays}");
+    }
+    let named = |guard: &Guard, method: Method, named: &str| {
+        let overrides = &[Method::from_bytes(named.as_bytes()).unwrap()];
+        guard.refuses(Asked { method: &method, path: "/pay/7", overrides, rewrites: &[] }).is_some()
+    };
+    for (method, other) in
+        [(Method::POST, "PUT"), (Method::POST, "PURGE"), (Method::GET, "PATCH"), (Method::PUT, "X")]
+    {
+        assert!(named(&refusing, method.clone(), other), "{method} {other}");
+        assert!(!named(&passing, method.clone(), other), "{method} {other}");
+    }
+    assert!(!named(&refusing, Method::POST, "POST"));
+    let unwritten = Guard {
+        refuses_unmatched: true,
+        ..Guard::of(Routes::every(Policy::unwritten()).unwrap(), STRICT, false)
+    };
+    assert_eq!(why(&unwritten, &Method::POST, "/pay/..%2Fadmin"), None, "there each is a route");
+}
+
+#[test]
+fn h1_a_path_that_a_header_names_is_no_way_to_another_route() {
+    let (passing, refusing) = (guard(&ROUTES, STRICT, false), refusing(&ROUTES));
+    let unwritten = Guard::of(Routes::every(Policy::unwritten()).unwrap(), STRICT, false);
+    for (method, path, to, expected) in [
+        (Method::POST, "/pay/7", "/pay/7", [false; 3]),
+        (Method::POST, "/pay/7", "/pay/8", [false, false, true]),
+        (Method::POST, "/other", "/pay/7", [true; 3]),
+        (Method::POST, "*", "/pay/7", [true; 3]),
+        (Method::POST, "/other", "/x/..%2fpay/7", [true; 3]),
+        (Method::POST, "/pay/7", "/pay/special", [true; 3]),
+        (Method::POST, "/pay/7", "/admin", [false, true, true]),
+        (Method::GET, "/other", "/pay/7", [false; 3]),
+    ] {
+        let rewrites = &[to.to_string()];
+        let asked = Asked { method: &method, path, overrides: &[], rewrites };
+        let refused = [&passing, &refusing, &unwritten].map(|guard| guard.refuses(asked).is_some());
+        assert_eq!(refused, expected, "{method} {path} {to}");
+    }
+}
+
+#[test]
+fn h1_an_encoded_brace_in_a_template_is_no_parameter() {
+    let guard = guard(&["POST /pay/%7Bx%7D", "POST /pay/{id}"], STRICT, false);
+    assert_eq!(why(&guard, &Method::POST, "/pay/%7Bx%7D"), None);
+    assert_eq!(why(&guard, &Method::POST, "/pay/7;v=1"), None);
+    assert!(why(&guard, &Method::POST, "/pay/%7BX%7D").is_some());
 }
 
 #[test]
