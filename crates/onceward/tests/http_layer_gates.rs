@@ -432,6 +432,44 @@ async fn b06_each_route_may_ask_somebody_else(on: On) {
     assert_eq!(place.post("/other", "k", "{}").await.status, 201);
 }
 
+async fn b06_without_a_key_permission_is_asked_for_too(on: On) {
+    let may = || {
+        Authorize::new(|head, _| {
+            let is_allowed = head.headers.contains_key("x-may");
+            Box::pin(async move {
+                let mut refused = Response::new(Bytes::new());
+                *refused.status_mut() = StatusCode::PAYMENT_REQUIRED;
+                if is_allowed { Ok(()) } else { Err(refused) }
+            })
+        })
+    };
+    for at_the_door in [false, true] {
+        let authorize = (!at_the_door).then(may);
+        let policy = Policy { missing_key: MissingKey::Allow, authorize, ..Policy::default() };
+        let routes = Routes::written(vec![Route::new("POST /payments", policy).unwrap()]);
+        let engine = engine(on).await;
+        let mut door = door(on, &engine, routes);
+        if at_the_door {
+            let asked = may();
+            door = door.with_authorize(move |head, caller| {
+                let asked = asked.clone();
+                Box::pin(async move { asked.ask(head, caller).await })
+            });
+        }
+        let place = behind(engine, door);
+        let refused = place.send(request("alice", "/payments", None, "{}")).await;
+        assert_eq!((refused.status, place.ran()), (402, 0), "{at_the_door}");
+        let nobody = Request::post("/payments").header("x-may", "1").body(Body::from("{}"));
+        let nobody = place.send(nobody.unwrap()).await;
+        let code = nobody.json()["code"].clone();
+        assert_eq!((nobody.status, code), (401, "auth.required".into()), "{at_the_door}");
+        assert_eq!(place.ran(), 0);
+        let mut allowed = request("alice", "/payments", None, "{}");
+        allowed.headers_mut().insert("x-may", "1".parse().unwrap());
+        assert_eq!((place.send(allowed).await.status, place.ran()), (201, 1));
+    }
+}
+
 async fn shadow_mode_reports_and_never_touches_the_store(on: On) {
     let engine = engine(on).await;
     let shadow = Policy { mode: Mode::Shadow, ..Policy::default() };
@@ -748,6 +786,7 @@ on_every_store! {
     answers_that_would_take_too_much_memory_together_are_not_begun_or_not_stored,
     replays_that_nobody_takes_keep_no_first_answer_from_running,
     b06_each_route_may_ask_somebody_else,
+    b06_without_a_key_permission_is_asked_for_too,
     shadow_mode_reports_and_never_touches_the_store,
     shadow_mode_refuses_what_enforcing_refuses,
     shadow_mode_remembers_a_bounded_number_of_keys,

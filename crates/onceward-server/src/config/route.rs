@@ -319,7 +319,8 @@ section! {
         complete: Complete = Complete::Gateway;
         /// A URL that is asked before a claim and before a replay, with the method, the path (in
         /// the spelling that keys have: `a` for `%61`) and the headers of the request. Any answer
-        /// but 2xx is passed on and nothing is stored.
+        /// but 2xx is passed on and nothing is stored. It is asked about requests without a key
+        /// too, so that whoever sends one has to be known there: nobody is 401.
         /// Without it a replay is as safe as the credential that identified the caller.
         authorize: Option<Url> = None, like "\"http://127.0.0.1:9000/may\"";
         /// How often a caller may ask, counted per tenant and caller; more is 429.

@@ -20,7 +20,7 @@ use onceward_core::record::{Record, Stored};
 
 use super::admit::Admitted;
 use super::authorize::{Authorize, Authorized};
-use super::body::End;
+use super::body::{Body, End};
 use super::document::policy_document;
 use super::drain::Drain;
 use super::gates::{DoorLimits, Gates, Pass, no_room};
@@ -32,6 +32,7 @@ use super::rate::RateLimit;
 use super::refusal::{Code, Refusal};
 use super::room::Whose;
 use super::route::Routes;
+use super::served::Denied;
 use super::shadow::{Shadow, ShadowReport};
 use super::unprotected::{Unmatched, key_headers};
 #[cfg(feature = "redis")]
@@ -258,10 +259,26 @@ impl Door {
         policy: &Policy,
         head: &Parts,
         caller: &Caller,
-    ) -> Result<(), Response<Bytes>> {
-        match policy.authorize.as_ref().or(self.authorize.as_ref()) {
-            Some(authorize) => authorize.ask(head, caller).await,
-            None => Ok(()),
+    ) -> Result<(), Response<Body>> {
+        let Some(authorize) = policy.authorize.as_ref().or(self.authorize.as_ref()) else {
+            return Ok(());
+        };
+        authorize.ask(head, caller).await.map_err(|refused| {
+            let mut refused = refused.map(Body::from);
+            refused.extensions_mut().insert(Denied);
+            refused
+        })
+    }
+
+    /// Who has to be known for a request without a key: who asks for permission, if anybody does.
+    pub(super) fn judge_unkeyed(
+        &self,
+        policy: &Policy,
+        head: &mut Parts,
+    ) -> Result<Option<Caller>, Unidentified> {
+        match policy.authorize.is_some() || self.authorize.is_some() {
+            true => self.judge(head).map(Some),
+            false => Ok(None),
         }
     }
 

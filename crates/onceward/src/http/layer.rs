@@ -40,7 +40,7 @@ use super::room::Share;
 use super::route::Place;
 use super::run::{EarlyAnswer, Run, ServiceError};
 use super::said::Refused;
-use super::served::{Denied, Served};
+use super::served::Served;
 use super::shadow::shadow;
 use super::spelling::spell_path;
 use super::unprotected::{UnprotectedKey, unprotected};
@@ -217,7 +217,7 @@ where
         key = Ok(Brought::Key(format!("unkeyed-{}", unique_id())));
     } else if unkeyed {
         let at = (&**policy, place.route);
-        return without_key(&door, inner, (head, body), at, request_id).await;
+        return without_key(&door, inner, (head, body), at, (request_id, served)).await;
     }
     // Boxed, because the future of all that may happen to a key is large, and what passes without
     // one need not carry it.
@@ -232,7 +232,7 @@ async fn without_key<S, B, R>(
     inner: S,
     (mut head, body): (Parts, B),
     (policy, route): (&Policy, Option<usize>),
-    request_id: &str,
+    (request_id, served): (&str, &mut Served),
 ) -> Result<Response<Body>, Refusal>
 where
     S: Service<Request<B>, Response = Response<R>>,
@@ -246,10 +246,16 @@ where
         return Err(too_large(&head, body, policy).await);
     }
     required_if_match(&head, policy)?;
+    let asks = door.judge_unkeyed(policy, &mut head).map_err(|unknown| served.nobody(&unknown))?;
     if door.gates.limits_rate(route)
         && let Some(caller) = door.identify(&mut head)
     {
         door.gates.rate(route, &caller)?;
+    }
+    if let Some(caller) = asks
+        && let Err(refused) = door.permits(policy, &head, &caller).await
+    {
+        return Ok(refused);
     }
     let mut leave = door.gates.enter_unclaimed(route)?;
     let called = call(inner, Request::from_parts(head, body)).await;
@@ -292,10 +298,7 @@ where
     R::Error: Into<BoxError>,
 {
     let speaker = policy.dialect.speaker();
-    let caller = door.judge(&mut head).map_err(|unknown| {
-        served.reason = unknown.token;
-        Refusal::unidentified(&unknown)
-    })?;
+    let caller = door.judge(&mut head).map_err(|unknown| served.nobody(&unknown))?;
     if let (Ok(Brought::Key(key)), false) = (&key, unkeyed) {
         // A refusal names the key too, also that of a body which is too large.
         *told = Some(key.clone());
@@ -317,9 +320,7 @@ where
         response
     };
     if let Err(refused) = door.permits(policy, &head, &caller).await {
-        let mut refused = mark(refused.map(Body::from));
-        refused.extensions_mut().insert(Denied);
-        return Ok(refused);
+        return Ok(mark(refused));
     }
     let Claim { key: record, fingerprint, .. } = &admitted.claim;
     let looked = door.cache.look(&door.engine, record, fingerprint).await;

@@ -4,7 +4,8 @@ use http::Response;
 use onceward_core::Text;
 use onceward_core::key::Key;
 
-use super::refusal::Code;
+use super::identity::Unidentified;
+use super::refusal::{Code, Refusal};
 
 /// What came of a protected request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +47,12 @@ impl Served {
 
     pub(super) fn claims(&mut self, key: &Key) {
         self.key_hash = Some(key.hash_hex().clone());
+    }
+
+    /// Refuses whoever can't be told, and keeps why.
+    pub(super) fn nobody(&mut self, unknown: &Unidentified) -> Refusal {
+        self.reason = unknown.token;
+        Refusal::unidentified(unknown)
     }
 
     pub(super) fn ended<B>(&mut self, response: &Response<B>) {
