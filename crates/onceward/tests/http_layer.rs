@@ -728,7 +728,9 @@ async fn r07_a_key_that_no_route_protects_is_marked_or_refused(on: On) {
         ("POST", "/none/7", None, None),
         ("POST", "/seen/7", None, None),
         ("GET", "/none/7", key, None),
-        ("PROPFIND", "/none/7", key, None),
+        ("OPTIONS", "/none/7", key, None),
+        ("TRACE", "/none/7", key, None),
+        ("PROPPATCH", "/none/7", key, Some("PROPPATCH /none/7")),
         ("POST", "/payments", key, None),
         // The replay says no more than the first answer.
         ("POST", "/payments", key, None),

@@ -51,7 +51,7 @@ section! {
         /// The private key (PEM) of the certificate.
         tls_key: Option<PathBuf> = None, like "\"server.key\"";
         /// What becomes of a request that matches no `[[route]]`, where there are any: it passes
-        /// unprotected (pass), it passes unless it is a POST, PUT, PATCH or DELETE with a key,
+        /// unprotected (pass), it passes unless it has a key and is no GET, HEAD, OPTIONS or TRACE,
         /// which is 400 `idempotency.unprotected` (refuse_keyed), or it is 404 `route.unmatched`
         /// unless it is a GET, HEAD or OPTIONS (refuse). The last is the sure way, and the one to
         /// deploy: no route leads around it either, by a header or query that names another method,

@@ -27,7 +27,7 @@ use super::trouble::{Trouble, chain};
 use crate::failure::Failure;
 
 /// Bytes of an answer's head at most.
-const HEAD_BYTES_MAX: usize = 256 * 1024;
+const HEAD_BYTES_MAX: usize = 1 << 20;
 /// Headers of an answer at most.
 const HEADERS_MAX: usize = 256;
 

@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::client::{PATIENCE, post, request, try_send};
 use super::target::{Gateway, Setup, command, folder, serve};
 use super::upstream::App;
+use http::StatusCode;
 
 /// Charges, which is a line in a file, and is killed before it has answered.
 const DIES: &str = r#"
@@ -197,7 +198,7 @@ async fn h3_b01_what_a_person_decides_at_the_inner_gateway_is_heard_through_the_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn l11_an_answer_whose_head_can_not_be_read_is_done_and_never_runs_again() {
     let many: String = (0..300).map(|number| format!("x-{number}: 1\r\n")).collect();
-    let large = format!("x-large: {}\r\n", "x".repeat(1 << 20));
+    let large = format!("x-large: {}\r\n", "x".repeat(4 << 20));
     for (name, headers) in [("many", many), ("large", large)] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -231,6 +232,16 @@ async fn l11_an_answer_whose_head_can_not_be_read_is_done_and_never_runs_again()
             assert_eq!(ran.load(Ordering::SeqCst), before + 1, "{name} {hold}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l11_an_answer_with_a_head_below_the_bound_is_passed_on() {
+    let large = || async { (StatusCode::CREATED, [("x-large", "x".repeat(300 << 10))], "paid") };
+    let address = serve(axum::Router::new().fallback(large)).await;
+    let gateway = Gateway::start(&folder("large_head"), address, &[]);
+    let answer = post(gateway.listen, "/payments", Some("k"), "{}").await;
+    assert_eq!((answer.status, &answer.body[..]), (201, &b"paid"[..]));
+    assert_eq!(answer.header("x-large").map(str::len), Some(300 << 10));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

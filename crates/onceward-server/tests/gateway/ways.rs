@@ -397,6 +397,9 @@ async fn r07_a_key_that_no_route_protects_leaves_a_mark_a_line_and_a_count() {
         *put.method_mut() = Method::PUT;
         assert_eq!(mark(&send(gateway.listen, put).await), Some("none"));
     }
+    let mut custom = request("/echo", Some("k"), "{}");
+    *custom.method_mut() = Method::from_bytes(b"PROPPATCH").unwrap();
+    assert_eq!(mark(&send(gateway.listen, custom).await), Some("none"), "no route can have it");
     let mut get = request("/echo", Some("k"), "");
     *get.method_mut() = Method::GET;
     assert_eq!(mark(&send(gateway.listen, get).await), None, "no key is looked for");
@@ -404,13 +407,14 @@ async fn r07_a_key_that_no_route_protects_leaves_a_mark_a_line_and_a_count() {
         let answer = post(gateway.listen, "/payments", Some("k"), "{}").await;
         assert_eq!((answer.status, mark(&answer)), (201, None));
     }
-    assert_eq!(counted().await, Some(6));
+    assert_eq!(counted().await, Some(7));
     gateway.terminate();
     let (_, said) = gateway.ended();
     let lines: Vec<&str> =
         said.lines().filter(|line| line.contains("WARN") && line.contains("protects")).collect();
-    assert_eq!(lines.len(), 4, "once per path: {said}");
-    for place in ["POST /status/200", "POST /echo", "POST /nothing", "PUT /things/{id}"] {
+    assert_eq!(lines.len(), 5, "once per path: {said}");
+    let custom = "PROPPATCH /echo";
+    for place in ["POST /status/200", "POST /echo", "POST /nothing", "PUT /things/{id}", custom] {
         assert_eq!(lines.iter().filter(|line| line.contains(place)).count(), 1, "{place}: {said}");
     }
 }
@@ -462,8 +466,8 @@ async fn r07_what_matches_no_route_is_refused_where_the_file_says_so() {
             assert_eq!(&answer[9..12], unkeyed.0.to_string(), "{word} {method}");
             assert!(answer.contains(unkeyed.1), "{answer}");
         }
-        let of_the_rest = if word == "refuse" { 404 } else { 201 };
-        assert_eq!(asked(to, "PROPFIND /x", "").await.0, of_the_rest, "{word}");
+        // What no route can have is a write that a key is believed to protect.
+        assert_eq!(asked(to, "PROPPATCH /x", "").await.0, keyed.0, "{word}");
         heard.took();
         for method in ["GET", "HEAD", "OPTIONS"] {
             assert_eq!(asked(to, &format!("{method} /x"), "").await.0, 201, "{word} {method}");

@@ -17,7 +17,7 @@ use super::door::Door;
 use super::names;
 use super::pass::{pass, unrouted};
 use super::refusal::{Code, Refusal};
-use super::route::{Place, Routes, bounded, is_protected};
+use super::route::{Place, Routes, bounded};
 use super::served::Served;
 use super::spelling::one_spelling;
 
@@ -30,7 +30,7 @@ pub enum Unmatched {
     /// It passes unprotected.
     #[default]
     Pass,
-    /// It passes, unless it is a POST, PUT, PATCH or DELETE with a key: that is 400
+    /// It passes, unless it has a key and is no GET, HEAD, OPTIONS or TRACE: that is 400
     /// `idempotency.unprotected`.
     RefuseKeyed,
     /// It is 404 `route.unmatched`, unless it is a GET, HEAD or OPTIONS.
@@ -63,7 +63,7 @@ impl UnprotectedKey {
     /// What a request that is not protected says with its key, if it brings one.
     pub(super) fn of(door: &Door, head: &Parts, place: Option<&Place>) -> Option<Self> {
         let is_keyed = || door.key_headers.iter().any(|name| head.headers.contains_key(name));
-        if !is_protected(&head.method) || !is_keyed() {
+        if is_safe(&head.method) || !is_keyed() {
             return None;
         }
         let endpoint = match place {
@@ -119,6 +119,11 @@ where
         key.mark(&mut response);
     }
     response
+}
+
+/// Whether a method writes nothing (RFC 9110 section 9.2.1), so that a key on it promises nothing.
+fn is_safe(method: &Method) -> bool {
+    [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE].contains(method)
 }
 
 /// Why a request that matches no route may not pass.
