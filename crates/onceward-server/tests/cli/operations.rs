@@ -77,7 +77,7 @@ fn migrate_makes_a_store() {
     let folder = folder("migrate");
     let made = run(&folder, &["migrate", "--json"]).json();
     assert_eq!((&made["store"], &made["version"]), (&"sqlite:onceward.db".into(), &2.into()));
-    assert_eq!(run(&folder, &["migrate"]).ok(), "sqlite:onceward.db is at schema version 2.\n");
+    assert_eq!(run(&folder, &["migrate"]).ok(), "sqlite:onceward.db is at schema version 3.\n");
     let empty = run(&folder, &["keys", "list"]).ok();
     assert_eq!(empty, "No records in sqlite:onceward.db fit.\n");
     let other = run(&folder, &["migrate", "--store", "sqlite:other.db"]);

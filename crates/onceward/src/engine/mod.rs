@@ -90,8 +90,6 @@ struct Inner {
     waiters: Arc<Waiters>,
     sightings: Sightings,
     alive: Arc<alive::Alive>,
-    /// Since when leases that are granted anew are counted.
-    begun: Instant,
     turns: Turns,
     #[cfg(feature = "events")]
     reached: appends::Reached,
@@ -131,7 +129,6 @@ impl Engine {
             waiters,
             sightings: Sightings::default(),
             alive: Arc::default(),
-            begun: Instant::now(),
             turns: Turns::default(),
             #[cfg(feature = "events")]
             reached: appends::Reached::default(),
@@ -273,7 +270,7 @@ impl Engine {
 
     /// How the lease of a running record is judged, where the store's clock alone does not say: one
     /// whose attempt is alive here goes on. One that was granted before the machine was started
-    /// again is counted from our beginning. Without a clock it is counted for as long as its rev
+    /// again is counted from the first opening after it. Without a clock it is counted for as long as its rev
     /// has been seen unchanged.
     fn watch_lease(&self, key: Option<&Key>, facts: &mut Facts) {
         let capabilities = &self.0.capabilities;
@@ -284,8 +281,9 @@ impl Engine {
             Some(record) if !capabilities.clock => {
                 Some(self.0.sightings.note(&record.key, record.rev))
             }
-            Some(record) if capabilities.leases_anew.is_some_and(|rev| record.rev <= rev) => {
-                Some(u64::try_from(self.0.begun.elapsed().as_millis()).unwrap_or(u64::MAX))
+            Some(record) => {
+                let anew = capabilities.leases_anew.filter(|anew| record.rev <= anew.upto);
+                anew.map(|anew| facts.now.0.saturating_sub(anew.since.0))
             }
             None if !capabilities.clock => {
                 if let Some(record) = there {

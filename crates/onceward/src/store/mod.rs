@@ -143,6 +143,15 @@ impl NamesCheck {
     }
 }
 
+/// Leases that were granted before the machine was started again, and from when on they count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeasesAnew {
+    /// The last record of that time, by its rev.
+    pub upto: Rev,
+    /// The store's instant at which the first store was opened after the start.
+    pub since: At,
+}
+
 /// What a store can do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
@@ -161,9 +170,9 @@ pub struct Capabilities {
     pub watch: bool,
     /// Whether lists see every commit that was answered before.
     pub lists_are_current: bool,
-    /// The last record, by its rev, whose lease is counted from the opening on: the machine was
-    /// started again since it was written, and nobody knows for how long it was off.
-    pub leases_anew: Option<Rev>,
+    /// Leases that are counted anew, when the machine was started again: nobody knows for how long
+    /// it was off.
+    pub leases_anew: Option<LeasesAnew>,
     /// What survives a power loss.
     pub durability: Durability,
     /// What someone who runs it should know: weaker settings that were asked for by name.

@@ -82,6 +82,50 @@ async fn m8_after_the_machine_was_started_again_a_lease_is_granted_once_more_in_
     }
 }
 
+/// In the boot that [`reading`] calls another one, when so much has passed there since the last
+/// commit.
+fn later(ahead_ms: u64, passed_ms: u64) -> Reading {
+    let mut later = reading(ahead_ms, true);
+    let now = Reading::now().boot.unwrap();
+    later.boot.as_mut().unwrap().up_ms = now.up_ms + passed_ms;
+    later
+}
+
+#[tokio::test]
+async fn m8_later_openings_in_a_boot_know_what_was_granted_before_it() {
+    for on_abandoned in [OnAbandoned::Rerun, OnAbandoned::Hold] {
+        for works in [false, true] {
+            let folder = Folder::new("clock-second");
+            let claim = request(30_000, on_abandoned);
+            let engine = open(&folder, reading(0, false));
+            assert!(matches!(engine.claim(&claim).await.unwrap(), Verdict::Run { .. }));
+            engine.close().await.unwrap();
+            // The machine was off for less than it says; one start after the other.
+            let day = 24 * HOUR;
+            let engine = open(&folder, later(day, 0));
+            if works {
+                let mut other = request(30_000, on_abandoned);
+                other.key = key("2");
+                assert!(matches!(engine.claim(&other).await.unwrap(), Verdict::Run { .. }));
+            }
+            engine.close().await.unwrap();
+            for (ahead, passed, busy) in
+                [(day, 5_000, true), (2 * day, 10_000, true), (day, 120_000, false)]
+            {
+                let engine = open(&folder, later(ahead, passed));
+                engine.sweep(|_| ()).await.unwrap();
+                let found = engine.claim(&claim).await.unwrap();
+                if busy {
+                    assert!(matches!(found, Verdict::Busy { .. }), "{passed}: {found:?}");
+                } else {
+                    assert!(!matches!(found, Verdict::Busy { .. }), "it is not for ever");
+                }
+                engine.close().await.unwrap();
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn m8_what_is_granted_after_the_start_is_judged_by_the_clock_again() {
     let folder = Folder::new("clock-again");

@@ -27,6 +27,11 @@ struct Migration {
 const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, name: "tables", sql: include_str!("migrations/0001_tables.sql") },
     Migration { version: SUMS, name: "sums", sql: include_str!("migrations/0002_sums.sql") },
+    Migration {
+        version: 3,
+        name: "leases_anew",
+        sql: include_str!("migrations/0003_leases_anew.sql"),
+    },
 ];
 
 /// The migration after which sum and seal have to be filled in.

@@ -5,6 +5,7 @@
 //! second server, because stamps, instants and the engine's waiters live in one process. Everything
 //! that it answers, it answers as the memory store does.
 
+mod anew;
 mod apply;
 mod check;
 mod checkpoint;
@@ -42,13 +43,13 @@ use std::thread::JoinHandle;
 
 use onceward_core::batch::{Answer, Batch};
 use onceward_core::key::Key;
-use onceward_core::stamp::{At, Rev};
+use onceward_core::stamp::At;
 use tokio::sync::{mpsc, oneshot};
 
 use super::clock::{Reading, StoreClock};
 use super::{
-    Capabilities, Committed, Cursor, Durability, Fact, List, Loaded, Page, Read, Standing, Store,
-    StoreError, StoreFuture,
+    Capabilities, Committed, Cursor, Durability, Fact, LeasesAnew, List, Loaded, Page, Read,
+    Standing, Store, StoreError, StoreFuture,
 };
 
 /// What survives a power loss, as asked for.
@@ -94,8 +95,8 @@ pub struct SqliteStore {
     shared: Arc<Shared>,
     queue: Arc<reader::Queue>,
     log: Arc<checkpoint::Log>,
-    /// The last record whose lease is granted anew, when the machine was started again since.
-    leases_anew: Option<Rev>,
+    /// Leases that are counted anew, when the machine was started again since.
+    leases_anew: Option<LeasesAnew>,
     /// None when the store was opened to look at it.
     writer: Option<Sender<inbox::Message>>,
     running: Mutex<Running>,

@@ -41,6 +41,8 @@ statements! {
     OLDEST_TOKEN = "oldest_token",
     TOKEN_AT = "token_at",
     PURGE_TOKENS = "purge_tokens",
+    READ_LEASES_ANEW = "read_leases_anew",
+    WRITE_LEASES_ANEW = "write_leases_anew",
     READ_META = "read_meta",
     READ_REACHED = "read_reached",
     WRITE_META = "write_meta",

@@ -12,12 +12,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onceward_core::stamp::{At, Rev};
+use onceward_core::stamp::At;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::mpsc;
 
 use super::super::clock::{Last, Reading, StoreClock};
-use super::super::{Durability, StoreError};
+use super::super::{Durability, LeasesAnew, StoreError};
 use super::check::Check;
 use super::failure::Failure;
 use super::inode::{Claimed, FileId, Inode};
@@ -26,8 +26,8 @@ use super::meta::Meta;
 use super::notices::{Matter, Notices};
 use super::reach::{Found, Judged, Note, NoteFile, reached};
 use super::{
-    Shared, SqliteDurability, SqliteOptions, SqliteStore, checkpoint, known, open, own, places,
-    reader, sql, sync, wal, writer, young,
+    Shared, SqliteDurability, SqliteOptions, SqliteStore, anew, checkpoint, known, open, own,
+    places, reader, sql, sync, wal, writer, young,
 };
 
 /// The size of a page of a database that we make.
@@ -260,22 +260,26 @@ fn remember_damage(
 }
 
 /// Lets stamps rise above all that may have been dealt, in this file or in a later one that this
-/// is a copy of.
+/// is a copy of. Says which leases are counted anew.
 fn leap(
     connection: &Connection,
     path: &Path,
     (found, notices): (&Found, &Notices),
-    now: At,
-) -> Result<(), StoreError> {
-    let leapt = || -> Result<(), Failure> {
+    clock: &StoreClock,
+) -> Result<Option<LeasesAnew>, StoreError> {
+    let now = clock.now();
+    let leapt = || -> Result<_, Failure> {
         let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
         let mut meta = Meta::load(&transaction)?;
+        // Before it leaps: no record is younger.
+        let anew = anew::leases(&transaction, &mut meta, clock)?;
         // Never down: others may share the file.
         meta.stamp = meta.stamp.max(found.leap(now.0));
         meta.write(&mut transaction.prepare(sql::WRITE_META)?)?;
-        Ok(transaction.commit()?)
+        transaction.commit()?;
+        Ok(anew)
     };
-    leapt().map_err(|failure| match failure {
+    let anew = leapt().map_err(|failure| match failure {
         Failure::Sqlite(error) => open::refused(path, &error),
         other => other.into_store_error(),
     })?;
@@ -292,7 +296,7 @@ fn leap(
             ),
         );
     }
-    Ok(())
+    Ok(anew)
 }
 
 /// The log on a real disk.
@@ -347,10 +351,9 @@ impl SqliteStore {
             // What was dropped must not be taken for the end of a later log.
             checkpoint::fold(&connection, LAST_FOLD_WITHIN).map_err(refused)?;
         }
-        leap(&connection, path, (&found, &notices), clock.now())?;
+        let leases_anew = leap(&connection, path, (&found, &notices), &clock)?;
         let mut store = Self::new(path, options, clock, meta.now);
-        // As it was before it leapt: no record is younger.
-        store.leases_anew = (!store.shared.clock.goes_on()).then_some(Rev(meta.stamp));
+        store.leases_anew = leases_anew;
         // Nobody else has it yet.
         if let Some(shared) = Arc::get_mut(&mut store.shared) {
             shared.notices = notices;
