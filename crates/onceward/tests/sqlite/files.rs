@@ -16,7 +16,7 @@ use onceward::core::record::Body;
 use onceward::core::stamp::{At, Fence};
 use onceward::engine::Engine;
 use onceward::store::clock::StoreClock;
-use onceward::store::sqlite::{Announced, SqliteOptions, SqliteStore};
+use onceward::store::sqlite::{Announced, SqliteDurability, SqliteOptions, SqliteStore};
 use onceward::store::{NamesCheck, Standing, Store, StoreError};
 
 use super::support::*;
@@ -336,6 +336,66 @@ async fn m1_a_log_that_is_damaged_or_cut_is_told_and_a_torn_end_is_not() {
     let (standing, _) = changed(from, &[".reach"], half, keys).await;
     assert!(standing.alarms[0].contains("was cut"), "{standing:?}");
     store.close().await.unwrap();
+}
+
+/// Leave to go on with an older database, whose note is not written again while it works.
+fn accepting() -> SqliteOptions {
+    let durability = SqliteDurability::WalNormal;
+    SqliteOptions { accept_older: true, durability, ..options() }
+}
+
+/// A crash of whoever has a database open now: what is opened next finds it as it should be.
+fn crashed(database: &Path, into: &Path) -> SqliteStore {
+    copy(database, into, &["-wal", ".reach"]);
+    SqliteStore::open(into, options()).unwrap()
+}
+
+#[tokio::test]
+async fn h2_an_older_copy_that_was_accepted_is_no_older_copy_after_a_crash() {
+    let folder = Folder::new("accepted");
+    let store = folder.open();
+    finish_all(&store, 0..2).await;
+    store.close().await.unwrap();
+    let backup = folder.path().join("backup").join("store.db");
+    copy(&folder.database(), &backup, &[]);
+    let store = folder.open();
+    // More than the older one reaches after it, by its audit entries.
+    finish_all(&store, 2..40).await;
+    store.close().await.unwrap();
+    drop(store);
+    std::fs::copy(&backup, folder.database()).unwrap();
+    folder.refusal();
+    let store = SqliteStore::open(folder.database(), accepting()).unwrap();
+    finish_all(&store, 2..4).await;
+    let next = crashed(&folder.database(), &folder.path().join("crashed.db"));
+    assert_eq!(standing(&next).await, Standing::default());
+    assert_eq!(there(&next, 0..4).await, 4);
+    next.close().await.unwrap();
+    store.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn m1_a_damaged_log_is_no_older_copy_after_a_crash() {
+    let folder = Folder::new("damaged-crash");
+    let (image, taken) = (folder.path().join("copy.db"), folder.path().join("taken.db"));
+    let store = folder.open();
+    noted_copy(&store, &folder.database(), &taken).await;
+    store.close().await.unwrap();
+    for accept_older in [false, true] {
+        copy(&taken, &image, &["-wal", ".reach"]);
+        let mut log = std::fs::read(beside(&taken, "-wal")).unwrap();
+        let middle = log.len() / 2;
+        log[middle] ^= 4;
+        std::fs::write(beside(&image, "-wal"), log).unwrap();
+        let store = SqliteStore::open(&image, SqliteOptions { accept_older, ..accepting() });
+        let store = store.unwrap();
+        let next = crashed(&image, &folder.path().join("crashed.db"));
+        // It is told until somebody has looked.
+        let alarms = standing(&next).await.alarms;
+        assert_eq!(alarms.len(), usize::from(!accept_older), "{alarms:?}");
+        next.close().await.unwrap();
+        store.close().await.unwrap();
+    }
 }
 
 /// Does something to the files of a store, and waits until it says so and takes nothing more.

@@ -7,7 +7,6 @@
 //! is cut to nothing at the end, and where something was erased: then nobody may keep reading it.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -101,6 +100,8 @@ impl Log {
     pub(super) fn tend(&self, writer: &Connection, notices: &Notices) -> rusqlite::Result<()> {
         let pages = self.pages.load(Ordering::Relaxed);
         if pages < COPY_FROM_PAGES {
+            // It has started again, by whatever way.
+            notices.settle(Matter::Length);
             return Ok(());
         }
         if pages < BOUND_PAGES {
@@ -146,11 +147,8 @@ impl Log {
     pub(super) fn take(&self, writer: &Connection, commit: u64) -> rusqlite::Result<()> {
         let Some(reached) = reach::reached(writer)? else { return Ok(()) };
         let frames = self.pages.load(Ordering::Relaxed);
-        let mut header = [0; 32];
-        let read = self.file.get().map(|file| file.read_exact_at(&mut header, 0));
-        // An empty log has no header, and nothing in it.
-        let salts = matches!(read, Some(Ok(()))).then(|| wal::salts(&header)).flatten();
-        let synced = salts.filter(|_| frames > 0).map(|salts| Synced { salts, frames });
+        let salts = self.file.get().and_then(|file| wal::committed(file, frames));
+        let synced = salts.map(|salts| Synced { salts, frames });
         *self.locked() = Some(Taken { commit, note: Note { reached, synced, ..Note::default() } });
         Ok(())
     }
@@ -245,4 +243,17 @@ fn checkpoint(connection: &Connection, mode: &str, patience: Duration) -> rusqli
     });
     connection.busy_timeout(BUSY_TIMEOUT)?;
     done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn h2_a_log_that_is_short_again_is_no_matter_any_more() {
+        let (log, notices) = (Log::default(), Notices::default());
+        notices.say(Matter::Length, "it grows".into());
+        log.tend(&Connection::open_in_memory().unwrap(), &notices).unwrap();
+        assert!(notices.standing().warnings.is_empty());
+    }
 }

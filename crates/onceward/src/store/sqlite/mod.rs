@@ -153,7 +153,9 @@ impl SqliteStore {
     /// # Errors
     /// [`StoreError::Open`], which says what is wrong and what to do.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
-        Self::open_reading(path, options, Reading::now())
+        // Read when the last instant is known: whatever takes long at an opening lies before that.
+        let clock = |last| StoreClock::going_on(last, Reading::now());
+        Self::open_for_writing(path.as_ref(), options, clock, start::disk)
     }
 
     /// As [`SqliteStore::open`], on a machine whose clocks read so: for tests of restarts.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use onceward_core::stamp::At;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::super::clock::{Last, Reading, StoreClock};
 use super::super::{Durability, LeasesAnew, StoreError};
@@ -24,7 +24,7 @@ use super::inode::{Claimed, FileId, Inode};
 use super::keep::{Keeper, SharedNote};
 use super::meta::Meta;
 use super::notices::{Matter, Notices};
-use super::reach::{Found, Judged, Note, NoteFile, reached};
+use super::reach::{Found, Judged, Note, NoteFile, Reached, reached};
 use super::{
     Shared, SqliteDurability, SqliteOptions, SqliteStore, anew, checkpoint, known, open, own,
     places, reader, sql, sync, wal, writer, young,
@@ -192,7 +192,8 @@ fn judge(
             Matter::Log,
             format!(
                 "the log {} is damaged or was cut: {noted} frames of it were on the disk, {frames} \
-                 can be read; {next}",
+                 can be read; or it is an older copy, as its database is: put the newer ones back, if \
+                 you have them. Otherwise {next}",
                 log.display()
             ),
         ),
@@ -256,6 +257,15 @@ fn remember_damage(
             path.display()
         );
         notices.say(Matter::Log, sentence);
+    }
+}
+
+/// Brings the note in line with a database that is not what it told, once that is served: or the
+/// next crash would be taken for an older copy. To be called when the log is synced.
+fn renew_note(note: &mut NoteFile, reached: Option<Reached>, path: &Path, notices: &Notices) {
+    let Some(reached) = reached else { return };
+    if let Err(error) = note.write(Note { reached, ..Note::default() }) {
+        notices.say(Matter::Note, format!("the note {}.reach: {error}", path.display()));
     }
 }
 
@@ -347,9 +357,10 @@ impl SqliteStore {
         let meta = Meta::at_open(&connection, path)?;
         let clock = clock(meta.last());
         let refused = |error: rusqlite::Error| open::refused(path, &error);
+        let mut folded = true;
         if found.log.is_some_and(|log| log.behind.is_some()) {
             // What was dropped must not be taken for the end of a later log.
-            checkpoint::fold(&connection, LAST_FOLD_WITHIN).map_err(refused)?;
+            folded = checkpoint::fold(&connection, LAST_FOLD_WITHIN).map_err(refused)?;
         }
         let leases_anew = leap(&connection, path, (&found, &notices), &clock)?;
         let mut store = Self::new(path, options, clock, meta.now);
@@ -361,11 +372,21 @@ impl SqliteStore {
         store.log.count_pages(&mut connection).map_err(refused)?;
         own::guard(&mut connection, &store.shared).map_err(refused)?;
         let log = open::log(path)?;
+        if let Some(note) = &mut note
+            && (options.accept_older || found.judge() != Judged::Whole)
+        {
+            let reached = reached(&connection).map_err(refused)?;
+            renew_note(note, reached, path, &store.shared.notices);
+        }
         log.try_clone().into_iter().for_each(|log| store.log.look_at(log));
         let note: SharedNote = Arc::new(Mutex::new(note));
         let (sender, inbox) = channel();
         let (ended, end) = mpsc::channel(1);
         let (user, others) = channel();
+        if !folded {
+            // Nobody waits for it: the writer tries on.
+            let _ = sender.send(super::inbox::Message::Scrub(oneshot::channel().0));
+        }
         let keeper = store.keeper(&note, &claimed, (&log, sender.clone()))?;
         store.spawn_others(keeper, (user, ended.clone()))?;
         let writer = writer::Writer::new(

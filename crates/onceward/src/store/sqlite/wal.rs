@@ -6,7 +6,9 @@
 //! whole commit of the same log stands behind such a break, that rule has dropped what was
 //! written, and one flipped bit is enough for it.
 
+use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 
 /// What SQLite's file format says of the log.
 const MAGIC: u32 = 0x377f_0682;
@@ -33,6 +35,20 @@ pub(super) struct Walk {
 /// The salts in the first bytes of a log, as they are.
 pub(super) fn salts(header: &[u8]) -> Option<Salts> {
     header.get(16..24).and_then(|salts| salts.try_into().ok())
+}
+
+/// The salts of a log, if its frame of this number ends a commit of the same log. Others may have
+/// begun the log anew since that frame was counted; an empty one has nothing.
+pub(super) fn committed(log: &File, frame: u32) -> Option<Salts> {
+    let mut head = [0; HEADER_BYTES];
+    log.read_exact_at(&mut head, 0).ok()?;
+    let header = Header::read(&head)?;
+    let before = u64::from(frame.checked_sub(1)?);
+    let frame_bytes = FRAME_HEADER_BYTES as u64 + u64::from(header.page_bytes);
+    let mut frame = [0; FRAME_HEADER_BYTES];
+    log.read_exact_at(&mut frame, HEADER_BYTES as u64 + before * frame_bytes).ok()?;
+    let same = frame[8..16] == header.salts && word(&frame, 4, true) > 0;
+    same.then_some(header.salts)
 }
 
 /// Walks a log. `page_bytes` is the size of the database's pages, for a log whose header is not
@@ -237,6 +253,28 @@ mod tests {
         }
         assert_eq!(walked(&[]), Walk::default());
         assert_eq!(walked(&[0; 4_096]), Walk::default());
+    }
+
+    #[test]
+    fn m1_only_a_commit_of_the_log_that_is_there_is_noted() {
+        let name = format!("onceward-wal-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let mut bytes = log(&[true; 9], *b"earliers", false);
+        let later = log(&[true, false, true], SALTS, false);
+        let found = |bytes: &[u8], frame| {
+            std::fs::write(&path, bytes).unwrap();
+            committed(&File::open(&path).unwrap(), frame)
+        };
+        assert_eq!(found(&bytes, 9), Some(*b"earliers"));
+        // Somebody else began it anew since the frames were counted.
+        bytes[..later.len()].copy_from_slice(&later);
+        let (one, three) = (found(&bytes, 1), found(&bytes, 3));
+        assert_eq!((one, three), (Some(SALTS), Some(SALTS)));
+        for frame in [0, 2, 4, 9, 10] {
+            assert_eq!(found(&bytes, frame), None, "{frame}");
+        }
+        assert_eq!(found(&[], 1), None);
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
