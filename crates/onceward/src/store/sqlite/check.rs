@@ -71,7 +71,11 @@ impl<'s> Check<'s> {
             // Told to stop, or to begin anew.
             Ok(false) => return whole,
             Ok(true) => {}
-            Err(failure) => self.alarm(&format!("they can't be read: {failure}")),
+            Err(failure) if failure.is_damage() => {
+                self.alarm(&format!("they can't be read: {failure}"));
+            }
+            // Memory, handles, a disk that did not answer: nothing is known of the names.
+            Err(failure) => self.notices.say(Matter::Unchecked, self.unchecked(failure)),
         }
         self.ended = true;
         self.notices.check_names(false);
@@ -143,6 +147,14 @@ impl<'s> Check<'s> {
             ));
         }
         self.compare_marks(connection, &meta, wanted)
+    }
+
+    fn unchecked(&self, failure: &Failure) -> String {
+        format!(
+            "the names of keys and marks in {} could not be checked ({failure}): one that was \
+             damaged on the disk would not be noticed; look at disk and memory, and restart",
+            self.path.display()
+        )
     }
 
     fn alarm(&self, what: &str) {

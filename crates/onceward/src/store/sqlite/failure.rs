@@ -39,6 +39,15 @@ impl Failure {
         }
     }
 
+    /// Whether what is stored is not what was written; otherwise it just could not be had.
+    pub(super) fn is_damage(&self) -> bool {
+        match self {
+            Self::Corrupt(_) => true,
+            Self::Sqlite(error) => is_damage(error),
+            Self::Refused(error) => matches!(error, StoreError::Corrupt(_)),
+        }
+    }
+
     /// Whether the connection should be opened anew before it is used again.
     pub(super) fn spoils_connection(&self) -> bool {
         let busy = Some(ErrorCode::DatabaseBusy);

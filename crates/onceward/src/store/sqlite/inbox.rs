@@ -18,6 +18,9 @@ use super::{Shared, sync};
 pub(super) const SCRUB_WITHIN: Duration = Duration::from_secs(10);
 /// How long the writer waits for them at a time, and how long it works meanwhile.
 pub(super) const SCRUB_PATIENCE: Duration = Duration::from_millis(25);
+/// How often it is tried while somebody waits, after the second time: the writer is kept from its
+/// work meanwhile.
+const SCRUB_SOON: Duration = Duration::from_millis(250);
 /// How often it is tried when nobody waits any more.
 const SCRUB_AGAIN: Duration = Duration::from_secs(1);
 
@@ -94,6 +97,8 @@ pub(super) struct Asked {
     pub(super) scrubs: Vec<(oneshot::Sender<bool>, Instant)>,
     /// When the log is to be cut, for them or after them.
     pub(super) scrub_at: Option<Instant>,
+    /// Whether that was tried in vain since it was asked for.
+    tried: bool,
 }
 
 /// Calls that wait.
@@ -135,15 +140,23 @@ impl Asked {
         let now = Instant::now();
         self.scrubs.push((reply, now + SCRUB_WITHIN));
         self.scrub_at = Some(now);
+        self.tried = false;
     }
 
-    /// The log could not be cut, and it is tried again later. Answers those who have waited long
+    /// What is asked for could not be done: the log is cut later, and a note is asked for again by
+    /// who wants it. Answers those who have waited long
     /// enough: they hear so when that is dropped.
     pub(super) fn put_off(&mut self) -> Vec<Late> {
         let now = Instant::now();
         let late = self.scrubs.extract_if(.., |(_, until)| *until <= now);
         let late = late.map(|(reply, _)| Late(reply)).collect();
-        let again = if self.scrubs.is_empty() { SCRUB_AGAIN } else { SCRUB_PATIENCE };
+        self.note = false;
+        let again = match (self.scrubs.is_empty(), self.tried) {
+            (true, _) => SCRUB_AGAIN,
+            (false, false) => SCRUB_PATIENCE,
+            (false, true) => SCRUB_SOON,
+        };
+        self.tried = true;
         self.scrub_at = self.scrub_at.map(|_| now + again);
         late
     }
@@ -229,5 +242,36 @@ impl Inbox {
     fn take(&self, call: Call) -> Call {
         self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
         call
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l1_what_could_not_be_done_is_not_due_again_at_once() {
+        let mut asked = Asked { note: true, ..Asked::default() };
+        assert!(asked.is_due());
+        drop(asked.put_off());
+        assert!(!asked.is_due() && asked.scrub_at.is_none());
+    }
+
+    #[test]
+    fn m6_while_somebody_waits_the_writer_mostly_works() {
+        let mut asked = Asked::default();
+        for _ in 0..2 {
+            let (reply, _answer) = oneshot::channel();
+            asked.scrub(reply);
+            let mut pauses = Vec::new();
+            for _ in 0..3 {
+                let now = Instant::now();
+                assert_eq!(asked.put_off().len(), 0);
+                pauses.push(asked.scrub_at.unwrap().duration_since(now));
+            }
+            assert!(pauses[0] >= SCRUB_PATIENCE && pauses[0] < SCRUB_SOON, "{pauses:?}");
+            assert!(pauses[1..].iter().all(|pause| *pause >= SCRUB_SOON), "{pauses:?}");
+            assert!(pauses[2] < SCRUB_AGAIN, "{pauses:?}");
+        }
     }
 }

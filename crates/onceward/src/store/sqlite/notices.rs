@@ -20,7 +20,7 @@ pub(super) enum Matter {
     Marks,
     /// Stamps may be dealt twice.
     Stamps,
-    /// There are more names than are checked.
+    /// Names were not checked: there are too many, or they could not be read.
     Unchecked,
     /// The file is older than its note, and was opened all the same.
     Older,

@@ -13,7 +13,10 @@ use onceward_core::key::{Key, Kind, Subject};
 use onceward_core::stamp::Token;
 
 use super::super::{Fact, Loaded, Read, Store};
-use super::{Reading, SqliteOptions, SqliteStore, StoreClock};
+use super::check::Check;
+use super::failure::Failure;
+use super::notices::Notices;
+use super::{Reading, SqliteOptions, SqliteStore, StoreClock, open};
 
 /// A folder of its own, removed when it is dropped.
 pub(super) struct Folder(PathBuf);
@@ -208,4 +211,30 @@ async fn what_a_commit_in_flight_has_made_or_forgotten_is_left_to_the_file() {
     told(&store, &[read(3)]).await;
     assert!(store.nothing_there(&[read(1)]).is_none());
     store.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn m1_names_that_could_not_be_read_for_now_are_not_told_as_damaged() {
+    use rusqlite::{Error, ffi};
+
+    let folder = Folder::new("unread");
+    let path = folder.file("x.db");
+    let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+    store.close().await.unwrap();
+    for (code, damaged) in [
+        (ffi::SQLITE_NOMEM, false),
+        (ffi::SQLITE_CANTOPEN, false),
+        (ffi::SQLITE_IOERR_READ, false),
+        (ffi::SQLITE_CORRUPT, true),
+    ] {
+        let (notices, reader) = (Notices::default(), open::reader(&path).unwrap());
+        let mut check = Check::new(&notices, &path);
+        let error = Error::SqliteFailure(ffi::Error::new(code), None);
+        check.beside(&reader, &|| true, |_| Err(Failure::Sqlite(error))).unwrap_err();
+        let standing = notices.standing();
+        assert_eq!(standing.alarms.len(), usize::from(damaged), "{code}: {standing:?}");
+        let told = [standing.alarms, standing.warnings].concat();
+        let what = if damaged { "are damaged" } else { "could not be checked" };
+        assert!(told.len() == 1 && told[0].contains(what), "{code}: {told:?}");
+    }
 }
