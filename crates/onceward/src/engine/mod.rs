@@ -270,8 +270,8 @@ impl Engine {
 
     /// How the lease of a running record is judged, where the store's clock alone does not say: one
     /// whose attempt is alive here goes on. One that was granted before the machine was started
-    /// again is counted from the first opening after it. Without a clock it is counted for as long as its rev
-    /// has been seen unchanged.
+    /// again is counted from the first opening after it. Without a clock it is counted for as long
+    /// as its rev has been seen unchanged.
     fn watch_lease(&self, key: Option<&Key>, facts: &mut Facts) {
         let capabilities = &self.0.capabilities;
         let there = key.and_then(|key| facts.record(key)).flatten().map(|stored| &stored.record);

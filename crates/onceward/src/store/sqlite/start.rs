@@ -192,8 +192,8 @@ fn judge(
             Matter::Log,
             format!(
                 "the log {} is damaged or was cut: {noted} frames of it were on the disk, {frames} \
-                 can be read; or it is an older copy, as its database is: put the newer ones back, if \
-                 you have them. Otherwise {next}",
+                 can be read; or it is an older copy, as its database is: put the newer ones \
+                 back, if you have them. Otherwise {next}",
                 log.display()
             ),
         ),

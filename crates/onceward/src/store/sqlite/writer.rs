@@ -202,8 +202,8 @@ impl Writer {
                 Matter::Erased,
                 format!(
                     "what was erased still stands in the log of {}, or a damaged part of it: it \
-                     can't be cut, perhaps because someone has been reading the database for more than {} s. It is \
-                     tried on; end what reads, or stop the server, and it is gone",
+                     can't be cut, perhaps because someone has been reading the database for more \
+                     than {} s. It is tried on; end what reads, or stop the server, and it is gone",
                     self.path.display(),
                     SCRUB_WITHIN.as_secs()
                 ),
