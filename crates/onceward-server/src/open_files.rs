@@ -2,9 +2,9 @@
 //! them kept back.
 //!
 //! Shells start programs with a small limit that every program may raise up to a larger one. A
-//! gateway has two connections per request, so it does. Where that is not enough, clients wait
-//! rather than take what the store, the control API and health need: who holds connections open and
-//! sends nothing is no reason to be blind.
+//! gateway has two connections per request, so it does. Where that is not enough, clients wait, and
+//! so do requests for a connection to their upstream, rather than take what the store, the control
+//! API and health need: who holds connections open and sends nothing is no reason to be blind.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -21,7 +21,7 @@ pub(crate) fn raise() {
 /// How files are shared out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shares {
-    /// Clients of the gateway at once. As many connections to upstreams are left.
+    /// Clients of the gateway at once, and as many connections to upstreams.
     pub(crate) clients: usize,
     /// Clients of the control API at once.
     pub(crate) control: usize,

@@ -12,7 +12,7 @@
 //! | `hops` | this gateway among others: `Via`, loops, `Max-Forwards` |
 //! | `interim` | answers before the answer |
 //! | `path`, `readings`, `overrides` | what a request may be taken for behind us |
-//! | `forward`, `pool` | connections out: what was sent, what was not |
+//! | `forward`, `pool`, `places` | connections out: what was sent, what was not; how many |
 //! | `sight`, `trouble` | what is counted and logged of a request |
 //! | `ready` | the ready file |
 
@@ -28,6 +28,7 @@ mod interim;
 pub(crate) mod listen;
 mod overrides;
 mod path;
+mod places;
 mod pool;
 mod readings;
 pub(crate) mod ready;

@@ -8,8 +8,7 @@
 //! same connection, unless it is there before them. Only the upstream can close that gap;
 //! [`Reuse`] says whose requests may meet in it.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::request::Parts;
@@ -22,9 +21,11 @@ use tower::Service;
 
 use super::body::{RequestBody, ResponseBody};
 use super::headers;
+use super::places::{Kept, Places, locked};
 use super::settings::{Limits, Reuse, Settings, Times};
 use super::trouble::{Trouble, chain};
 use crate::failure::Failure;
+use crate::open_files::Shares;
 
 /// Bytes of an answer's head at most.
 const HEAD_BYTES_MAX: usize = 1 << 20;
@@ -36,6 +37,7 @@ const HEADERS_MAX: usize = 256;
 pub(super) struct Connector {
     connect: HttpsConnector<HttpConnector>,
     connect_for: Duration,
+    places: Arc<Places>,
 }
 
 impl Connector {
@@ -55,13 +57,17 @@ impl Connector {
             .https_or_http()
             .enable_http1()
             .wrap_connector(http);
-        Ok(Self { connect, connect_for: times.connect })
+        let places = Arc::new(Places::new(Shares::now().clients));
+        Ok(Self { connect, connect_for: times.connect, places })
     }
 
     async fn open(&self, origin: &Uri) -> Result<SendRequest<RequestBody>, ServiceError> {
         let not_sent = |why: &str| {
             let to = origin.authority().map_or("", http::uri::Authority::as_str);
             ServiceError::NotSent(format!("can't connect to {to}: {why}"))
+        };
+        let Some(place) = self.places.take(self.connect_for).await else {
+            return Err(not_sent("as many connections are open as there are files for"));
         };
         let connecting = self.connect.clone().call(origin.clone());
         let stream = match tokio::time::timeout(self.connect_for, connecting).await {
@@ -82,6 +88,7 @@ impl Connector {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection to the upstream ended");
             }
+            drop(place);
         });
         Ok(sender)
     }
@@ -91,16 +98,24 @@ impl Connector {
 pub(super) struct Pool {
     origin: Uri,
     connector: Connector,
-    idle: Mutex<VecDeque<Idle>>,
+    idle: Kept,
     idle_max: usize,
     idle_for: Duration,
     reuse: Reuse,
 }
 
-struct Idle {
+/// A connection that waits for its next request.
+pub(super) struct Idle {
     sender: SendRequest<RequestBody>,
     since: Instant,
     owner: Owner,
+}
+
+impl Idle {
+    /// Since when it waits.
+    pub(super) fn since(&self) -> Instant {
+        self.since
+    }
 }
 
 /// Whose requests a connection may carry.
@@ -130,8 +145,8 @@ impl Pool {
         let Settings { limits: Limits { idle_upstream_max, .. }, times, reuse, .. } = settings;
         Self {
             origin,
+            idle: connector.places.pool(),
             connector,
-            idle: Mutex::default(),
             idle_max: *idle_upstream_max,
             idle_for: times.idle_upstream,
             reuse: reuse.clone(),
@@ -191,7 +206,7 @@ impl Pool {
         if *owner == Owner::Nobody {
             return None;
         }
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = locked(&self.idle);
         while let Some(oldest) = idle.front() {
             if oldest.since.elapsed() < self.idle_for && !oldest.sender.is_closed() {
                 break;
@@ -208,11 +223,13 @@ impl Pool {
     }
 
     fn put(&self, sender: SendRequest<RequestBody>, owner: Owner) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = locked(&self.idle);
         idle.push_back(Idle { sender, since: Instant::now(), owner });
         if idle.len() > self.idle_max {
             idle.pop_front();
         }
+        drop(idle);
+        self.connector.places.one_more_idle();
     }
 }
 

@@ -1,13 +1,15 @@
-//! A process that may open few files: clients that hold connections and send nothing take none of
-//! those that health and the control API need.
+//! A process that may open few files: clients that hold connections and send nothing, or send many
+//! requests over one, take none of those that health and the control API need.
 
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
-use http_body_util::Empty;
+use http_body_util::{Empty, Full};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
@@ -15,11 +17,14 @@ use super::client::{post, send};
 use super::read_only::get;
 use super::target::{Gateway, command, folder, serve};
 use super::upstream::App;
+use super::ways::h2;
 
 /// Most files that the process may have open.
 const FILES: u32 = 128;
 /// Clients that connect and say nothing.
 const IDLE: usize = 200;
+/// Requests at once over one connection.
+const STREAMS: usize = 120;
 /// They are cut after half a minute: whoever is answered only then was locked out.
 const WITHIN: Duration = Duration::from_secs(15);
 
@@ -70,4 +75,44 @@ async fn l4_idle_clients_leave_files_for_health_and_the_control_api() {
     assert_eq!(places.len(), IDLE, "they held on");
     places.shutdown().await;
     assert!(post(gateway.listen, "/payments", Some("k"), "{}").await.is_replay());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l4_many_requests_over_one_connection_leave_files_too() {
+    let (go, held) = tokio::sync::watch::channel(false);
+    let ran = Arc::new(AtomicUsize::new(0));
+    let counts = ran.clone();
+    let slow = axum::Router::new().fallback(move || {
+        let mut held = held.clone();
+        counts.fetch_add(1, Ordering::SeqCst);
+        async move { held.wait_for(|go| *go).await.map(|_| "done").unwrap_or("gone") }
+    });
+    let gateway = start(&folder("many_streams"), serve(slow).await);
+    let client = h2(gateway.listen).await;
+    let asked = || Request::get("http://api.example/slow").body(Full::<Bytes>::default()).unwrap();
+    let mut streams = JoinSet::new();
+    for _ in 0..STREAMS {
+        let (mut client, asked) = (client.clone(), asked());
+        streams.spawn(async move { client.send_request(asked).await.unwrap().status().as_u16() });
+    }
+    // All answer but those that the upstream holds: they found no place in time.
+    let mut unsent = 0;
+    let hears = async {
+        while streams.len() > ran.load(Ordering::SeqCst) {
+            assert_eq!(streams.join_next().await.unwrap().unwrap(), 502);
+            unsent += 1;
+        }
+    };
+    tokio::time::timeout(WITHIN, hears).await.expect("nobody waits for a place for ever");
+    let sent = ran.load(Ordering::SeqCst);
+    assert!(unsent > 0 && (1..FILES as usize / 2).contains(&sent), "{sent} of {FILES} files");
+    assert_eq!(get(gateway.admin, "/healthz").await.json()["status"], "ok");
+    assert_eq!(get(gateway.admin, "/readyz").await.status, 200);
+    go.send_replace(true);
+    while let Some(status) = streams.join_next().await {
+        assert_eq!(status.unwrap(), 200);
+    }
+    // Their connections are idle now, and serve whoever comes.
+    assert_eq!(h2(gateway.listen).await.send_request(asked()).await.unwrap().status(), 200);
+    assert_eq!(ran.load(Ordering::SeqCst), sent + 1);
 }

@@ -77,7 +77,7 @@ fn malformed() -> (u16, String) {
     (400, "request.malformed".into())
 }
 
-async fn h2(to: SocketAddr) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
+pub(crate) async fn h2(to: SocketAddr) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
     let stream = TcpStream::connect(to).await.unwrap();
     let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
