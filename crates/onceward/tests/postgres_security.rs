@@ -577,6 +577,8 @@ type Told = ((&'static str, String), Said);
 /// Answers of every kind that may be told from another: by a header, by a problem, as a refusal.
 fn told() -> Vec<Told> {
     let problem = r#"{"content-type": "Application/Problem+JSON ;charset=utf-8"}"#;
+    let encoded = r#"{"content-type": "application/problem+json", "content-encoding": "gzip"}"#;
+    let plain = r#"{"content-type": "application/problem+json", "content-encoding": "Identity"}"#;
     let retryable = Said { retryable: true, ..Said::default() };
     let mut told = vec![
         (("{}", "said".to_string()), Said::default()),
@@ -586,6 +588,11 @@ fn told() -> Vec<Told> {
         ((problem, r#"{"a": {"retryable": true}}"#.into()), Said::default()),
         ((problem, r#"[{"retryable": true}]"#.into()), Said::default()),
         ((problem, "{".into()), Said::default()),
+        // What the server can't hold as JSON, and what nobody can read, may ask for a retry.
+        ((problem, r#"{"retryable": true, "a": "\u0000"}"#.into()), retryable),
+        ((encoded, "\u{1f}".into()), retryable),
+        ((encoded, "x".repeat(70_000)), retryable),
+        ((plain, "{}".into()), Said::default()),
         ((problem, "[".repeat(60_000)), Said::default()),
         (
             (problem, format!(r#"{{"retryable": true, "a": "{}"}}"#, "x".repeat(70_000))),
@@ -632,6 +639,12 @@ async fn h3_what_an_app_may_record_is_what_the_gateway_would_store() {
                 assert_eq!(row.get::<_, bool>(1), expected, "{said:?} {moved:?} {body:.200}");
             }
         }
+    }
+    // What is no permit is told as such, whatever the answer.
+    for (permit, status) in [("", 200), ("x", 409), ("AQID", 500)] {
+        let judge = "SELECT is_stored($1, $2, '{}', '')";
+        let refused = place.sql.query(judge, &[&permit, &status]).await.unwrap_err();
+        assert_eq!(refused.code().map(SqlState::code), Some("OW002"), "{permit} {refused:?}");
     }
     // And that is what completes.
     let app = app(&place).await;

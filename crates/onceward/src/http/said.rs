@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::response;
 use onceward_core::outcome_policy::{Ending, PROBLEM_BYTES_MAX, Said, ending};
 use serde_json::Value;
@@ -29,8 +29,10 @@ pub(super) fn said(head: &response::Parts, body: Option<&[u8]>) -> Said {
         refusal: head.extensions.get::<Refused>().is_some_and(|by| !by.0.is_outcome()),
     };
     let body = body.filter(|body| body.len() <= PROBLEM_BYTES_MAX && is_telling(head));
+    // What nobody here can read may ask for a retry: a handler that runs again can say so again.
+    said.retryable = is_telling(head) && is_encoded(head);
     if let Some(Value::Object(problem)) = body.and_then(|body| serde_json::from_slice(body).ok()) {
-        said.retryable = problem.get("retryable") == Some(&Value::Bool(true));
+        said.retryable |= problem.get("retryable") == Some(&Value::Bool(true));
         let text = |name| problem.get(name).and_then(Value::as_str).unwrap_or_default();
         said.refusal |= is_ours(text("type"), text("code"));
     }
@@ -59,6 +61,12 @@ pub(super) fn read_most(head: &response::Parts, policy: &Policy) -> u64 {
 fn is_telling(head: &response::Parts) -> bool {
     let is_problem = is_media_type(head.headers.get(CONTENT_TYPE), "application/problem+json");
     head.status.is_client_error() && is_problem
+}
+
+/// Whether a body comes in an encoding, so that it can't be read here.
+fn is_encoded(head: &response::Parts) -> bool {
+    let mut lines = head.headers.get_all(CONTENT_ENCODING).iter();
+    lines.any(|line| !line.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity"))
 }
 
 /// Whether a problem is one that another gateway of ours refused a request with, unjudged. Its type
@@ -132,5 +140,26 @@ mod tests {
         for judged in ["precondition.failed", "concurrency.version_mismatch", "a.b"] {
             assert!(!ours(&format!("urn:onceward:problem:{judged}"), judged), "{judged}");
         }
+    }
+
+    #[test]
+    fn h3_a_problem_that_can_not_be_read_may_ask_for_a_retry() {
+        let retryable = |status: u16, media_type: &str, encodings: &[&str]| {
+            let mut answer = Response::builder().status(status).header(CONTENT_TYPE, media_type);
+            for encoding in encodings {
+                answer = answer.header(CONTENT_ENCODING, *encoding);
+            }
+            let (head, ()) = answer.body(()).unwrap().into_parts();
+            let said = said(&head, Some(b"\x1f\x8b"));
+            (said.retryable, ends(&said, &Policy::default()).is_stored())
+        };
+        for encodings in [&["gzip"][..], &["identity", "br"], &["identity, gzip"]] {
+            assert_eq!(retryable(409, PROBLEM, encodings), (true, false), "{encodings:?}");
+            assert_eq!(retryable(423, PROBLEM, encodings), (true, false), "{encodings:?}");
+        }
+        assert_eq!(retryable(409, PROBLEM, &["Identity"]), (false, true));
+        assert_eq!(retryable(409, PROBLEM, &[]), (false, true));
+        assert_eq!(retryable(409, "application/json", &["gzip"]), (false, true));
+        assert!(retryable(422, PROBLEM, &["gzip"]).1, "no retry changes it");
     }
 }

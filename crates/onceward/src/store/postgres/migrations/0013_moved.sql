@@ -92,6 +92,8 @@ DECLARE
     asks_again boolean := headers ? 'retry-after';
     refusal boolean := false;
 BEGIN
+    -- What is no permit is told as such.
+    PERFORM permit_parts(permit);
     IF status < 400 THEN
         RETURN true;
     END IF;
@@ -99,15 +101,23 @@ BEGIN
     IF status = ANY (moved.released) THEN
         RETURN false;
     END IF;
-    IF status < 500 AND octet_length(body) <= 65536 AND lower(btrim(
+    IF status < 500 AND lower(btrim(
         split_part(headers ->> 'content-type', ';', 1), E' \t'
     )) = 'application/problem+json' THEN
         BEGIN
-            problem := convert_from(body, 'UTF8')::jsonb;
+            IF octet_length(body) <= 65536 THEN
+                problem := convert_from(body, 'UTF8')::jsonb;
+            END IF;
         EXCEPTION
+            -- JSON that this server can't hold may ask for a retry.
+            WHEN untranslatable_character OR numeric_value_out_of_range THEN asks_again := true;
             -- What is no JSON says nothing.
             WHEN data_exception OR statement_too_complex THEN problem := NULL;
         END;
+        -- Nor can it read what is encoded.
+        asks_again := asks_again OR lower(btrim(
+            coalesce(headers ->> 'content-encoding', 'identity'), E' \t'
+        )) <> 'identity';
         asks_again := asks_again OR coalesce(problem -> 'retryable' = 'true'::jsonb, false);
         refusal := coalesce(is_refusal(problem ->> 'type', problem ->> 'code'), false);
     END IF;
