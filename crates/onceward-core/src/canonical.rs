@@ -290,9 +290,13 @@ pub(crate) fn member_at(tape: &Tape<'_>, pointer: &str) -> Option<usize> {
     found
 }
 
-/// Whether a field's value is hidden. Case does not matter: `Password` is a password too.
+/// Whether a field's value is hidden: by its name, or by a step of a name that leads into what
+/// readers build out of it (`user[password]`, `card.cvc`). Case does not matter: `Password` is a
+/// password too.
 pub(crate) fn is_masked(mask: &[String], name: &[u8]) -> bool {
-    mask.iter().any(|masked| masked.as_bytes().eq_ignore_ascii_case(name))
+    let named = |name: &[u8]| mask.iter().any(|one| one.as_bytes().eq_ignore_ascii_case(name));
+    let is_step = |byte: &u8| matches!(byte, b'[' | b']' | b'.');
+    named(name) || name.split(is_step).any(|step| !step.is_empty() && named(step))
 }
 
 /// Writes a string with the escapes of RFC 8785 section 3.2.2.2.

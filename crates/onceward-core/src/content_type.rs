@@ -8,10 +8,13 @@
 
 use std::borrow::Cow;
 
+/// The essence of a type that is compared by all that is said of it. No header has such a value.
+const OPAQUE: char = '\0';
+
 /// A media type with its parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContentType {
-    /// Type and subtype in lower case; empty when there is none.
+    /// Type and subtype in lower case; empty when there is none, [`OPAQUE`] when nobody can tell.
     essence: String,
     /// The parameters as they were written; none if they can't be read.
     params: Option<Vec<Param>>,
@@ -48,13 +51,49 @@ impl Default for ContentType {
 }
 
 impl ContentType {
+    /// Reads the lines of `Content-Type` and `Content-Encoding`. Of several types readers take one
+    /// or another, and what is encoded is not what its type says: the body is opaque then.
+    #[must_use]
+    pub fn of_lines(types: &[&[u8]], encodings: &[&[u8]]) -> Self {
+        let encoded = |line: &&&[u8]| !line.trim_ascii().eq_ignore_ascii_case(b"identity");
+        match types {
+            [] if !encodings.iter().any(|line| encoded(&line)) => Self::default(),
+            [one] if !encodings.iter().any(|line| encoded(&line)) => Self::parse(one),
+            _ => Self::opaque(types, encodings),
+        }
+    }
+
     /// Reads a header's value. Nothing is refused.
     #[must_use]
     pub fn parse(value: &[u8]) -> Self {
         let end = value.iter().position(|byte| *byte == b';').unwrap_or(value.len());
         let (essence, rest) = value.split_at(end);
-        let essence = String::from_utf8_lossy(essence.trim_ascii()).to_ascii_lowercase();
-        Self { essence, params: params(rest), rest: rest.to_vec() }
+        match std::str::from_utf8(essence.trim_ascii()) {
+            Ok(essence) if !essence.contains(OPAQUE) => {
+                let essence = essence.to_ascii_lowercase();
+                Self { essence, params: params(rest), rest: rest.to_vec() }
+            }
+            _ => Self::opaque(&[value], &[]),
+        }
+    }
+
+    /// All lines as they stand there, so that they can be told from all others.
+    fn opaque(types: &[&[u8]], encodings: &[&[u8]]) -> Self {
+        let mut rest = Vec::new();
+        for lines in [types, encodings] {
+            rest.extend_from_slice(&(lines.len() as u64).to_le_bytes());
+            for line in lines {
+                rest.extend_from_slice(&(line.len() as u64).to_le_bytes());
+                rest.extend_from_slice(line);
+            }
+        }
+        Self { essence: OPAQUE.into(), params: None, rest }
+    }
+
+    /// Whether a body of this type is compared byte for byte, whatever a policy says of it.
+    #[must_use]
+    pub fn is_opaque(&self) -> bool {
+        self.essence.starts_with(OPAQUE)
     }
 
     /// Type and subtype in lower case; empty when there is none.
@@ -113,7 +152,7 @@ impl ContentType {
 }
 
 /// Reads `*( OWS ";" OWS [ name "=" value ] )`. A value without quotes may have bytes that the
-/// grammar wants quoted (`boundary=a=b`), as long as no reader could end it elsewhere.
+/// grammar wants quoted (`boundary=a=b`), as long as no reader could end or unescape it.
 pub(crate) fn params(mut rest: &[u8]) -> Option<Vec<Param>> {
     let mut params = Vec::new();
     loop {
@@ -135,7 +174,8 @@ pub(crate) fn params(mut rest: &[u8]) -> Option<Vec<Param>> {
                 (&inside[..end], true)
             }
             None => {
-                let ends = |byte: &u8| !byte.is_ascii_graphic() || matches!(byte, b';' | b'"');
+                let ends =
+                    |byte: &u8| !byte.is_ascii_graphic() || matches!(byte, b';' | b'"' | b'\\');
                 let end = rest.iter().position(ends).unwrap_or(rest.len());
                 let raw = &rest[..end];
                 rest = &rest[end..];
@@ -226,5 +266,33 @@ mod tests {
         {
             assert_eq!(boundary(value), None, "{value}");
         }
+    }
+
+    #[test]
+    fn h7_what_readers_may_take_for_another_type_is_opaque_and_told_apart() {
+        type Lines<'l> = (&'l [&'l [u8]], &'l [&'l [u8]]);
+        let all: [Lines<'_>; 9] = [
+            (&[b"a/b"], &[]),
+            (&[b"a/b", b"c/d"], &[]),
+            (&[b"c/d", b"a/b"], &[]),
+            (&[b"a/b", b"a/b"], &[]),
+            (&[b"a/b"], &[b"gzip"]),
+            (&[b"a/b"], &[b"gzip", b"gzip"]),
+            (&[], &[b"gzip"]),
+            (&[b"a/\xff"], &[]),
+            (&[b"a/\xfe"], &[]),
+        ];
+        let types = all.map(|(types, encodings)| ContentType::of_lines(types, encodings));
+        assert!(!types[0].is_opaque() && types[1..].iter().all(ContentType::is_opaque));
+        assert!(!types.iter().any(ContentType::is_json));
+        let forms: std::collections::HashSet<_> =
+            types.iter().map(|one| one.compared(None).into_owned()).collect();
+        assert_eq!(forms.len(), all.len(), "{forms:?}");
+        let plain = ContentType::of_lines(&[b"a/b"], &[b" Identity"]);
+        assert_eq!(plain, ContentType::parse(b"a/b"));
+        assert_eq!(ContentType::of_lines(&[], &[]), ContentType::default());
+        // A backslash without quotes is escaped for some.
+        assert_ne!(compared("a/b;x=c\\d"), compared("a/b;x=\"c\\d\""));
+        assert_ne!(compared("a/b;x=c\\d"), compared("a/b;x=\"c\\\\d\""));
     }
 }

@@ -20,7 +20,8 @@ use crate::multipart::parts;
 use crate::zoo::{Bug, planted};
 
 /// The version of the rules by which fingerprints are made. It is hashed in and kept beside the
-/// hash: a record made under other rules can be recognised, and is never mistaken for a mismatch.
+/// hash. Fingerprints made under other rules differ, also of the same request: whoever changes the
+/// number makes every retry of a request that was recorded before a mismatch.
 pub const FINGERPRINT_RULES: u8 = 1;
 
 /// What E02 leaves out of the hash at any depth: fields that change from one try to the next.
@@ -80,7 +81,8 @@ pub struct FingerprintPolicy {
     /// Fields that don't count: a name (`sent_at`) at any depth, a JSON pointer (`/meta/sent_at`)
     /// through objects at its place; of a form its fields or parts, whole. Default: none.
     pub ignore: Vec<String>,
-    /// Whether the order of array items counts, and in a form that of fields of one name. Default:
+    /// Whether the order of array items counts, and in a form that of fields of one name where no
+    /// other shares its root. Default:
     /// ordered.
     pub arrays: Arrays,
     /// How the body is compared. Default: as its media type says.
@@ -216,6 +218,9 @@ const BOUNDARY: &str = "boundary";
 /// How a body of this type is compared. What says of itself that it is something else than the
 /// policy names is never read as what it is not.
 fn by_media_type(body: Body, media_type: &ContentType) -> Body {
+    if media_type.is_opaque() {
+        return Body::Bytes;
+    }
     let says = match media_type.essence() {
         "application/x-www-form-urlencoded" => Body::Form,
         "multipart/form-data" => Body::Multipart,

@@ -44,6 +44,26 @@ pub fn mask_kept(
     form.document(&Tape::parse(&masked)?).map(Some)
 }
 
+/// Whether a field's value, as text, seems to have a masked value in it: JSON, XML or a form in a
+/// field of a form. Nothing of it can be hidden where it stands.
+///
+/// # Errors
+/// When the form is not canonical JSON.
+pub fn has_masked_text(form: &[u8], mask: &[String]) -> Result<bool, CanonicalError> {
+    let tape = Tape::parse(form)?;
+    Ok(!mask.is_empty() && texts(&tape, 0, &|text| *mask_shown(text, mask) != *text))
+}
+
+/// Whether one of the texts in a value is such a one. Recursion ends at `MAX_JSON_DEPTH`.
+fn texts(tape: &Tape<'_>, at: usize, is_one: &impl Fn(&[u8]) -> bool) -> bool {
+    match tape.node(at) {
+        Node::Object { .. } => tape.members(at).any(|key| texts(tape, key + 1, is_one)),
+        Node::Array { .. } => tape.items(at).any(|item| texts(tape, item, is_one)),
+        Node::Text { .. } | Node::Escaped { .. } => is_one(tape.text_bytes(at)),
+        _ => false,
+    }
+}
+
 /// A stored body as people may see it. One that is no JSON with one meaning is hidden as a whole
 /// when a masked name seems to have a value in it.
 #[must_use]
@@ -135,12 +155,13 @@ fn spliced<'t>(body: &[u8], hidden: &[Hidden], shown: impl Iterator<Item = &'t s
 }
 
 /// Whether a name stands in a text with something behind it that starts a value: `name=`, `name:`,
-/// `"name"`, `<name>`. Of a text that nobody can read, more is hidden rather than less.
+/// `"name"`, `<name>`, `[name]`, `%5Bname%5D`. Of a text that nobody
+/// can read, more is hidden rather than less.
 fn has_value(text: &[u8], name: &[u8]) -> bool {
     !name.is_empty()
         && text.windows(name.len() + 1).any(|window| {
             let (found, behind) = window.split_at(name.len());
-            found.eq_ignore_ascii_case(name) && b"=:>\"'".contains(&behind[0])
+            found.eq_ignore_ascii_case(name) && b"=:>\"']%".contains(&behind[0])
         })
 }
 
@@ -219,5 +240,39 @@ mod tests {
         let sorted = mask_kept(items, &mask, Arrays::Unordered, &KEY).unwrap().unwrap();
         let items: Vec<&[u8]> = sorted[1..sorted.len() - 1].split(|byte| *byte == b',').collect();
         assert!(items.is_sorted(), "{}", String::from_utf8_lossy(&sorted));
+    }
+
+    #[test]
+    fn m5_a_step_of_a_name_is_masked_as_a_name_is() {
+        let mask = default_mask();
+        for name in ["user[password]", "card[CVC]", "user.password", "a[][token]", "secret[x]"] {
+            assert_eq!(mask_query(&format!("{name}=x&a=1"), &mask), format!("{name}=***&a=1"));
+            let form = format!("{{\"{name}\":[\"x\",\"y\"]}}");
+            let shown = format!("{{\"{name}\":\"***\"}}");
+            assert_eq!(mask_shown(form.as_bytes(), &mask), shown.as_bytes(), "{name}");
+        }
+        assert_eq!(mask_query("user%5Bpassword%5D=x", &mask), "user%5Bpassword%5D=***");
+        for name in ["user[passwords]", "a[]", "a.b", "[]"] {
+            assert_eq!(mask_query(&format!("{name}=x"), &mask), format!("{name}=x"));
+        }
+        for text in ["%zz&user[password]=x", "%zz&user%5Bpassword%5D=x"] {
+            assert_eq!(mask_shown(text.as_bytes(), &mask), &b"***"[..], "{text}");
+        }
+    }
+
+    #[test]
+    fn m5_masked_names_are_found_in_the_text_of_a_field() {
+        let has = |form: &str| has_masked_text(form.as_bytes(), &default_mask()).unwrap();
+        for form in [
+            r#"{"a":{"content":"{\"password\":\"x\"}","type":"application/json"}}"#,
+            r#"{"a":["1","{\"pass\\u0077ord\":1}"]}"#,
+            r#"{"a":"<token>x</token>"}"#,
+            r#"{"a":"b=1&cvc=2"}"#,
+        ] {
+            assert!(has(form), "{form}");
+        }
+        for form in [r#"{"a":"1","b":["password"]}"#, r#"{"a":{"content":"{\"b\":1}"}}"#, "{}"] {
+            assert!(!has(form), "{form}");
+        }
     }
 }

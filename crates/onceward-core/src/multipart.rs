@@ -13,10 +13,13 @@
 
 use crate::canonical::quote;
 use crate::content_type::{Param, is_token, params};
-use crate::form::{Fields, array, content, text};
+use crate::form::{Fields, What, array, content, text};
 
 /// The longest headers of a part, in bytes.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
+
+/// How many parameters the disposition of a part may have.
+const MAX_PARAMS: usize = 16;
 
 /// The longest boundary (RFC 2046, section 5.1.1).
 const MAX_BOUNDARY_BYTES: usize = 70;
@@ -43,7 +46,8 @@ pub(crate) fn parts(body: &[u8], boundary: &[u8]) -> Option<Fields> {
         let (part, after) = split(padded(rest).strip_prefix(b"\r\n")?, &delimiter)?;
         let mut part = Part::read(part)?;
         let value = part.written();
-        fields.add(&part.name, value)?;
+        let what = if part.file_name.is_some() { What::File } else { What::Field };
+        fields.add(&part.name, what, value)?;
         rest = after;
     }
 }
@@ -206,11 +210,15 @@ fn read_headers(mut bytes: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     Some(headers)
 }
 
-/// The parameters of `form-data` (RFC 7578, section 4.2); none when one of them is there twice.
+/// The parameters of `form-data` (RFC 7578, section 4.2); none when one of them is there twice, or
+/// when there are too many to be compared with each other.
 fn disposition_params(value: &[u8]) -> Option<Vec<Param>> {
     let end = value.iter().position(|byte| !is_token(*byte)).unwrap_or(value.len());
     let params =
         params(&value[end..]).filter(|_| value[..end].eq_ignore_ascii_case(b"form-data"))?;
+    if params.len() > MAX_PARAMS {
+        return None;
+    }
     let twice = |param: &Param| params.iter().filter(|other| other.name == param.name).count() > 1;
     (!params.iter().any(twice)).then_some(params)
 }

@@ -12,10 +12,11 @@ use std::fmt;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-use crate::canonical::{Arrays, CanonicalError, MAX_BODY_BYTES};
+use crate::canonical::{CanonicalError, MAX_BODY_BYTES};
 use crate::fingerprint::CanonicalBody;
 use crate::form::urlencoded;
 use crate::json::{Flow, Node, Pointer, Seen, Tape, walk_leaves};
+use crate::limits::MAX_FULL_PAYLOAD_BYTES;
 
 /// How many leaves `hashed` keeps; a payload with more is marked as truncated.
 pub const MAX_KEPT_LEAVES: usize = 256;
@@ -29,6 +30,9 @@ pub const LEAF_HASH_BYTES: usize = 8;
 
 /// How many fields a query may have that is explained by them.
 const MAX_QUERY_FIELDS: usize = 64;
+
+/// What stands before query and body of a payload that is kept in full, at most.
+const FULL_HEAD_BYTES: usize = 5;
 
 /// The longest query that is kept in full.
 const MAX_QUERY_BYTES: usize = u16::MAX as usize;
@@ -168,9 +172,23 @@ impl PayloadError {
     }
 }
 
+impl FullPayload {
+    /// Whether it may be kept in full: what is masked may be longer than it was.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        fits(&self.body, &self.query)
+    }
+}
+
+fn fits(body: &[u8], query: &str) -> bool {
+    query.len() <= MAX_QUERY_BYTES
+        && FULL_HEAD_BYTES + query.len() + body.len() <= MAX_FULL_PAYLOAD_BYTES
+}
+
 impl KeptPayload {
     /// Keeps of a payload what the policy asks for. Raw bytes have no leaves and no values to show:
-    /// under `Full` too they are kept as one hash. Fails only if `Json` holds no valid JSON.
+    /// under `Full` too they are kept as one hash, and what is too large to be kept as
+    /// hashes. Fails only if `Json` holds no valid JSON.
     pub fn keep<'p>(
         payload: impl Into<Payload<'p>>,
         keep: KeepPayload,
@@ -185,7 +203,7 @@ impl KeptPayload {
                 CanonicalBody::Json(body)
                 | CanonicalBody::Form(body)
                 | CanonicalBody::Multipart(body),
-            ) if payload.query.len() <= MAX_QUERY_BYTES => {
+            ) if fits(body, payload.query) => {
                 let query = payload.query.to_owned();
                 Ok(Self::Full(FullPayload { body: body.clone(), is_form, query }))
             }
@@ -351,7 +369,7 @@ pub(crate) fn walk_payload(
 pub(crate) fn query_fields(query: &str) -> Option<Vec<u8>> {
     let pairs = query.bytes().filter(|byte| *byte == b'&').count();
     let fields = urlencoded(query.as_bytes()).filter(|_| pairs < MAX_QUERY_FIELDS)?;
-    fields.write(&[], Arrays::Ordered)
+    fields.write_by_name()
 }
 
 fn pointer_to(name: &str) -> String {

@@ -683,6 +683,58 @@ async fn e04_the_business_dialect_explains_a_conflict_and_marks_an_expired_key(o
     assert_eq!((anew.status, anew.header("x-idempotency-expired")), (201, Some("true")));
 }
 
+async fn m5_what_masked_values_grow_to_is_kept_as_hashes(on: On) {
+    let policy = Policy { keep_payload: KeepPayload::Full, ..Policy::default() };
+    let place = place(on, policy).await;
+    let items = |last: &str| format!("[{}{last}]", r#"{"cvc":1},"#.repeat(80_000));
+    let first = place.post("/payments", Some("body"), &items("1")).await;
+    assert_eq!(first.status, 201, "{first:?}");
+    assert_eq!(place.post("/payments", Some("body"), &items("2")).await.status, 422);
+    let path = |last: &str| format!("/payments?{}a={last}", "token=x&".repeat(3_000));
+    assert_eq!(place.post(&path("1"), Some("query"), "{}").await.status, 201);
+    let conflict = place.post(&path("2"), Some("query"), "{}").await;
+    assert_eq!((conflict.status, &conflict.json()["differs"]), (422, &json!(["?"])));
+}
+
+async fn m5_masked_values_inside_a_part_are_kept_as_a_hash(on: On) {
+    let (dialect, keep_payload) = (Dialect::Business, KeepPayload::Full);
+    let place = place(on, Policy { dialect, keep_payload, ..Policy::default() }).await;
+    let upload = |secret: &str| {
+        let body = format!(
+            "--b\r\nContent-Disposition: form-data; name=\"order\"\r\n\
+             Content-Type: application/json\r\n\r\n{{\"password\":\"{secret}\"}}\r\n--b--\r\n"
+        );
+        let mut upload = request("POST", "/payments", Some("k"), &body);
+        let media_type = "multipart/form-data; boundary=b".parse().unwrap();
+        upload.headers_mut().insert("content-type", media_type);
+        upload
+    };
+    assert_eq!(place.send(upload("kiwi")).await.status, 201);
+    let conflict = place.send(upload("plum")).await;
+    assert_eq!(conflict.status, 409);
+    let said = conflict.json().to_string();
+    assert!(!said.contains("kiwi") && !said.contains("plum"), "{said}");
+}
+
+async fn h7_what_a_body_is_encoded_in_counts(on: On) {
+    let place = place(on, Policy::default()).await;
+    let sent = |headers: &[(&'static str, &str)]| {
+        let mut request = request("POST", "/payments", Some("k"), "{}");
+        request.headers_mut().remove("content-type");
+        for (name, value) in headers {
+            request.headers_mut().append(*name, value.parse().unwrap());
+        }
+        request
+    };
+    let json = ("content-type", "application/json");
+    assert_eq!(place.send(sent(&[json])).await.status, 201);
+    let again = place.send(sent(&[json, ("content-encoding", "identity")])).await;
+    assert_eq!(again.header("idempotency-replayed"), Some("true"));
+    for other in [("content-encoding", "gzip"), ("content-type", "text/plain"), json] {
+        assert_eq!(place.send(sent(&[json, other])).await.status, 422, "{other:?}");
+    }
+}
+
 /// Says what only the layer may say.
 async fn forges() -> impl IntoResponse {
     [("idempotency-protected", "full"), ("idempotency_protected", "full")]
@@ -806,6 +858,9 @@ on_every_store! {
     d06_the_measurements_dialect_echoes_its_key_and_warns_without_one,
     d06_a_body_over_the_cap_names_its_key_and_warns_of_nothing,
     e04_the_business_dialect_explains_a_conflict_and_marks_an_expired_key,
+    m5_what_masked_values_grow_to_is_kept_as_hashes,
+    m5_masked_values_inside_a_part_are_kept_as_a_hash,
+    h7_what_a_body_is_encoded_in_counts,
     r07_a_key_that_no_route_protects_is_marked_or_refused,
     a_lease_is_renewed_while_the_handler_works,
 }

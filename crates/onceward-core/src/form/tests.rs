@@ -54,7 +54,7 @@ fn a07_a_field_that_is_no_text_is_told_from_every_other() {
         b"a=%7B%22bytes%22:1,%22sha256%22:%22\
           a8100ae6aa1940d0b663bb31cd466142ebbdbd5187131b92d93818987832eb89%22%7D",
     ];
-    let forms: std::collections::HashSet<_> = bodies.into_iter().map(form).collect();
+    let forms: HashSet<_> = bodies.into_iter().map(form).collect();
     assert!(forms.len() == bodies.len() && !forms.contains(&None), "{forms:?}");
     let long = |last: char| format!("a={}{last}", "x".repeat(MAX_INLINE_BYTES - 1));
     assert!(form(long('y').as_bytes()).expect("a form").len() > MAX_INLINE_BYTES);
@@ -91,4 +91,31 @@ fn a07_ignored_fields_are_left_out_by_name() {
     assert_eq!(ignoring(&["/a~1x", "/a~0", "b"], ordered), r#"{"a":["4","3"]}"#);
     // Where the order of items does not count, that of equal names doesn't.
     assert_eq!(ignoring(&["a/x", "a~", "b"], Arrays::Unordered), r#"{"a":["3","4"]}"#);
+}
+
+#[test]
+fn h7_fields_of_one_root_count_in_their_order() {
+    let forms = |bodies: &[&str]| -> Vec<_> {
+        bodies.iter().map(|body| form(body.as_bytes()).expect("a form")).collect()
+    };
+    for bodies in [
+        // Rack: the third field begins another item, or is one of the first.
+        &["a[][x]=1&a[][y]=2&a[][x]=3&a[][y]=4", "a[][x]=1&a[][x]=3&a[][y]=2&a[][y]=4"][..],
+        // PHP: the last one wins.
+        &["a=1&a[]=2", "a[]=2&a=1"],
+        &["a.b=1&a=2", "a=2&a.b=1"],
+        &["a[%FF]=1&a[b]=2", "a[b]=2&a[%FF]=1"],
+    ] {
+        let forms = forms(bodies);
+        assert_ne!(forms[0], forms[1], "{bodies:?}");
+    }
+    let same = forms(&["a[x]=1&b=3&a[y]=2", "b=3&a[x]=1&a[y]=2", "a[x]=1&a[y]=2&b=3"]);
+    assert!(same.iter().all(|form| *form == same[0]), "{same:?}");
+    check_forms(&[("a[x]=1&a=2&a[x]=3", r#"{"\u0000order a":[1,0,1],"a":"2","a[x]":["1","3"]}"#)]);
+    // Nor are items mixed up where the order of items does not count.
+    let unordered = |body: &[u8]| urlencoded(body).expect("a form").write(&[], Arrays::Unordered);
+    assert_ne!(
+        unordered(b"a[][x]=1&a[][y]=1&a[][x]=2&a[][y]=2"),
+        unordered(b"a[][x]=1&a[][y]=2&a[][x]=2&a[][y]=1")
+    );
 }

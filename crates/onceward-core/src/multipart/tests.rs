@@ -197,3 +197,44 @@ fn r11_what_readers_may_take_for_something_else_is_not_well_formed() {
     let many = |count: usize| read(B, body(B, &vec![&*plain; count]).as_bytes());
     assert!(many(MAX_FIELDS).is_some() && many(MAX_FIELDS + 1).is_none());
 }
+
+#[test]
+fn h7_parts_of_one_root_and_parts_around_a_file_count_in_their_order() {
+    let field = |name: &str| part(&format!("name=\"{name}\""), "", "1");
+    let file = |name: &str| part(&format!("name=\"{name}\"; filename=\"f\""), "", "1");
+    let (a, b, ax) = (field("a"), field("b"), field("a[x]"));
+    let (f, g) = (file("f"), file("g"));
+    let form = |parts: &[&str]| read(B, body(B, parts).as_bytes()).expect("an upload");
+    for (one, other) in [
+        ([&*a, &*ax, &*b], [&*ax, &*a, &*b]),
+        // An upload to S3 ignores what comes behind the file.
+        ([&*a, &*b, &*f], [&*a, &*f, &*b]),
+        ([&*f, &*a, &*g], [&*g, &*a, &*f]),
+        ([&*a, &*f, &*g], [&*a, &*g, &*f]),
+    ] {
+        assert_ne!(form(&one), form(&other), "{one:?}");
+    }
+    assert_eq!(form(&[&a, &b, &f]), form(&[&b, &a, &f]));
+    assert_eq!(form(&[&f, &a, &b]), form(&[&f, &b, &a]));
+}
+
+#[test]
+fn h7_an_escape_without_quotes_is_read_by_nobody_alike() {
+    assert_eq!(read(B, body(B, &[&part("name=a\\b", "", "1")]).as_bytes()), None);
+    assert_eq!(of(&part("name=\"a\\b\"", "", "1")), r#"{"a\\b":"1"}"#);
+}
+
+#[test]
+fn h7_the_parameters_of_a_part_are_few() {
+    let of = |count: usize| {
+        let params: String = (1..count).map(|param| format!("; p{param}=1")).collect();
+        read(B, body(B, &[&part(&format!("name=a{params}"), "", "1")]).as_bytes())
+    };
+    assert!(of(MAX_PARAMS).is_some() && of(MAX_PARAMS + 1).is_none());
+    // As many as the headers of each part hold, in each of as many parts as fit into 8 MiB: all
+    // pairs of them took minutes.
+    let params: String = (0..2_500).map(|param| format!(";{param:04x}=1")).collect();
+    let crowded = part(&format!("name=a{params}"), "", "1");
+    let body = body(B, &vec![&*crowded; 400]);
+    assert_eq!(read(B, body.as_bytes()), None);
+}

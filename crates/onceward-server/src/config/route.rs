@@ -112,7 +112,8 @@ section! {
         /// `0` of an object. For fields of array items write their name. Of a form or an upload
         /// whole fields and parts are left out, by name or as `/name`.
         ignore: Vec<String> = Vec::new();
-        /// Whether the order of array items counts, and that of fields or parts of one name.
+        /// Whether the order of array items counts, and that of fields or parts of one name, where
+        /// no other has their root.
         arrays: Arrays = Arrays::Ordered;
         /// How a body is compared: as JSON, by the fields of a form, by the parts of an upload, or
         /// byte for byte. Named, it holds for every media type but one that says JSON, form or

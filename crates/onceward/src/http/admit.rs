@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, IF_MATCH};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, IF_MATCH};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use onceward_core::audit::Trace;
 use onceward_core::canonical::{Arrays, CanonicalError, MAX_BODY_BYTES, NotCanonical};
 use onceward_core::content_type::ContentType;
@@ -17,9 +17,8 @@ use onceward_core::fingerprint::{
 };
 use onceward_core::header_key::{MAX_HEADER_KEY_CHARS, parse_header_key};
 use onceward_core::key::{Key, Kind};
-use onceward_core::limits::MAX_FULL_PAYLOAD_BYTES;
-use onceward_core::mask::{mask_kept, mask_kept_query, mask_shown};
-use onceward_core::payload::{KeepPayload, KeptPayload, Payload};
+use onceward_core::mask::{has_masked_text, mask_kept, mask_kept_query, mask_shown};
+use onceward_core::payload::{FullPayload, KeepPayload, KeptPayload, Payload};
 
 use super::identity::Caller;
 use super::names;
@@ -91,21 +90,13 @@ impl Admitted {
         let body = self.canonical.take();
         let body = body.unwrap_or_else(|| self.body(&policy.fingerprint));
         let payload = Payload { body: &body, query: &self.query };
-        let bytes = body.bytes().len() + self.query.len();
-        let keep = match policy.keep_payload {
-            KeepPayload::Full if bytes > MAX_FULL_PAYLOAD_BYTES => KeepPayload::Hashed,
-            keep => keep,
-        };
-        let arrays = policy.fingerprint.arrays;
-        let kept = KeptPayload::keep(payload, keep, leaf_key).and_then(|kept| match kept {
+        let kept = KeptPayload::keep(payload, policy.keep_payload, leaf_key);
+        let kept = kept.and_then(|kept| match kept {
             // What is masked is nowhere to be read, not even in the store's files.
-            KeptPayload::Full(mut full) => {
-                let arrays = if full.is_form { Arrays::Ordered } else { arrays };
-                let masked = mask_kept(&full.body, &policy.mask, arrays, leaf_key)?;
-                full.body = masked.unwrap_or(full.body);
-                full.query = mask_kept_query(&full.query, &policy.mask, leaf_key);
-                Ok(KeptPayload::Full(full))
-            }
+            KeptPayload::Full(full) => match masked(full, policy, leaf_key)? {
+                Some(full) => Ok(KeptPayload::Full(full)),
+                None => KeptPayload::keep(payload, KeepPayload::Hashed, leaf_key),
+            },
             kept => Ok(kept),
         });
         self.claim.payload = kept.ok().map(|kept| kept.encode().into());
@@ -171,6 +162,21 @@ impl Admitted {
     }
 }
 
+/// A payload as it is kept in full. None when it can't be: hashes may be longer than what they
+/// hide, and a text that holds masked values of its own is kept as a hash.
+fn masked(
+    mut full: FullPayload,
+    policy: &Policy,
+    leaf_key: &[u8; 32],
+) -> Result<Option<FullPayload>, CanonicalError> {
+    let arrays = if full.is_form { Arrays::Ordered } else { policy.fingerprint.arrays };
+    let masked = mask_kept(&full.body, &policy.mask, arrays, leaf_key)?;
+    full.body = masked.unwrap_or(full.body);
+    full.query = mask_kept_query(&full.query, &policy.mask, leaf_key);
+    let is_kept = full.fits() && !(full.is_form && has_masked_text(&full.body, &policy.mask)?);
+    Ok(is_kept.then_some(full))
+}
+
 /// A new payload with masked values hidden as they are in one that was kept.
 fn as_kept<'b>(
     payload: CanonicalBody<'b>,
@@ -198,8 +204,10 @@ pub(super) fn admit(
     caller: &Caller,
     brought: Brought,
 ) -> Result<Admitted, Refusal> {
-    let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let content_type = ContentType::parse(content_type.unwrap_or_default());
+    let lines = |name: HeaderName| -> Vec<&[u8]> {
+        head.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect()
+    };
+    let content_type = ContentType::of_lines(&lines(CONTENT_TYPE), &lines(CONTENT_ENCODING));
     let canonical = CanonicalBody::of_type(body, &content_type, &policy.fingerprint)
         .map_err(no_canonical_form)?;
     let media = canonical.compared_type(&content_type);
@@ -222,10 +230,7 @@ pub(super) fn admit(
         .part("media", &media)
         .body(&canonical)
         .finish();
-    let mut within = vec![if policy.per_caller { caller.caller.as_str() } else { "" }];
-    within.extend(place.values.iter().map(String::as_str));
-    let record_key = Key::within(Kind::Request, &caller.tenant, &place.endpoint, &within, &key)
-        .map_err(|error| Refusal::new(Code::BadRequest, error.to_string()))?;
+    let record_key = record_key((policy, place), caller, &key)?;
     let mut claim = Claim::new(record_key, fingerprint);
     claim.terms = policy.terms();
     claim.trace = trace(&head.headers, caller);
@@ -238,6 +243,18 @@ pub(super) fn admit(
     let (query, sent) = (query.into(), body.clone());
     let sight = Sight::default();
     Ok(Admitted { claim, key, sight, canonical, sent, content_type, query })
+}
+
+/// The key of the record that a request with this key of the client's is claimed under.
+pub(super) fn record_key(
+    (policy, place): (&Policy, &Place),
+    caller: &Caller,
+    key: &str,
+) -> Result<Key, Refusal> {
+    let mut within = vec![if policy.per_caller { caller.caller.as_str() } else { "" }];
+    within.extend(place.values.iter().map(String::as_str));
+    Key::within(Kind::Request, &caller.tenant, &place.endpoint, &within, key)
+        .map_err(|error| Refusal::new(Code::BadRequest, error.to_string()))
 }
 
 /// A body that can't be compared is refused; one that is only too large for that is told so.
