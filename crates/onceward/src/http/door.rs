@@ -5,6 +5,7 @@
 //! claim.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -44,6 +45,8 @@ use crate::store::StoreError;
 /// First pause before a completion that the store refused is tried again; doubles up to a second.
 const COMPLETE_PAUSE: Duration = Duration::from_millis(20);
 const COMPLETE_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How many doors were made.
+static DOORS: AtomicU64 = AtomicU64::new(0);
 /// Bytes of the replay cache by default.
 const CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
@@ -64,6 +67,8 @@ pub struct Door {
     identity_headers: Option<(HeaderName, HeaderName)>,
     pub(super) drain: Drain,
     hidden_ends: bool,
+    /// Tells doors apart.
+    id: u64,
 }
 
 impl Door {
@@ -87,6 +92,7 @@ impl Door {
             identity_headers: None,
             drain: Drain::new(),
             hidden_ends: false,
+            id: DOORS.fetch_add(1, Ordering::Relaxed),
         }
     }
 
@@ -228,8 +234,10 @@ impl Door {
     /// The same, with the reason why nobody can be told.
     pub(super) fn judge(&self, head: &mut Parts) -> Result<Caller, Unidentified> {
         // Identity is looked for once: by the first who asks.
-        if let Some(Identified(known)) = head.extensions.get() {
-            return known.clone();
+        if let Some(Identified { door, caller }) = head.extensions.get()
+            && *door == self.id
+        {
+            return caller.clone();
         }
         let caller = self.identity.judge(head);
         if let Some((tenant_header, caller_header)) = &self.identity_headers {
@@ -243,7 +251,7 @@ impl Door {
                     }
                 }
             }
-            head.extensions.insert(Identified(caller.clone()));
+            head.extensions.insert(Identified { door: self.id, caller: caller.clone() });
         }
         caller
     }
@@ -485,9 +493,13 @@ impl std::fmt::Debug for Door {
     }
 }
 
-/// What was found out about who sends a request. Only this file can make one.
+/// What a door found out about who sends a request; another one may know callers by other things.
+/// Only this file can make one.
 #[derive(Clone)]
-struct Identified(Result<Caller, Unidentified>);
+struct Identified {
+    door: u64,
+    caller: Result<Caller, Unidentified>,
+}
 
 /// Why an answer could not be recorded.
 pub(super) enum Lost {

@@ -129,10 +129,10 @@ where
     R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    if let Some(outer) = Claimed::over(&door, &request) {
-        return within((&door, outer), inner, request).await;
-    }
     let (mut head, body) = request.into_parts();
+    if let Some(outer) = Claimed::over(&door, &mut head) {
+        return within((&door, outer), inner, (head, body)).await;
+    }
     names::strip_ours(&mut head.headers);
     let request_id = ensure_request_id(&mut head);
     if head.uri.path() == POLICY_PATH && [Method::GET, Method::HEAD].contains(&head.method) {
@@ -335,7 +335,7 @@ where
             admitted.sight = sight;
             admitted.keep_payload(policy, &door.leaf_key);
             let mut head = for_handler(head, policy, &caller);
-            Claimed::by(&mut head, &door, &key);
+            Claimed::by(&mut head, &door, (&admitted, policy.commits));
             match policy.commits {
                 Commits::Two => {
                     let at = (policy.clone(), place.route);
@@ -453,7 +453,7 @@ struct Waiting {
     door: Arc<Door>,
     policy: Arc<Policy>,
     admitted: Arc<Admitted>,
-    /// Set once the store has judged the claim.
+    /// Set once the store has judged the claim, or who waits for that has given up: by the first.
     judged: Arc<AtomicBool>,
 }
 
@@ -467,7 +467,7 @@ impl Waiting {
         let within = self.door.claim_within(&self.policy);
         let soon = LOOK_AFTER.min(within);
         let mut answered = tokio::time::timeout(soon, &mut heard).await;
-        if answered.is_err() && !self.is_judged() {
+        if answered.is_err() && !self.judged.load(Ordering::Acquire) {
             if self.door.engine.late().is_some()
                 && let Some(known) = self.known().await
             {
@@ -477,15 +477,20 @@ impl Waiting {
         }
         let answered = match answered {
             Ok(answered) => answered,
-            Err(_) if self.is_judged() => heard.await,
-            Err(_) => return self.known().await.unwrap_or_else(|| Err(silent_store())),
+            Err(_) if self.judged.load(Ordering::Acquire) => heard.await,
+            Err(_) => match self.known().await {
+                Some(known) => return known,
+                None if self.gives_up() => return Err(silent_store()),
+                None => heard.await,
+            },
         };
         let detail = "the server broke off; retry with the same key";
         answered.unwrap_or_else(|_| Err(Refusal::new(Code::UpstreamFailed, detail)))
     }
 
-    fn is_judged(&self) -> bool {
-        self.judged.load(Ordering::Acquire)
+    /// Whether nobody has judged the claim so far: then what is granted from now on runs no more.
+    fn gives_up(&self) -> bool {
+        !self.judged.swap(true, Ordering::AcqRel)
     }
 
     async fn known(&self) -> Option<Result<Response<Body>, Refusal>> {
@@ -501,7 +506,6 @@ struct Settling<'a> {
     policy: &'a Policy,
     route: Option<usize>,
     admitted: &'a Admitted,
-    /// Set once the store has judged the claim.
     judged: &'a AtomicBool,
 }
 
@@ -527,7 +531,7 @@ impl Settling<'_> {
         // The lease began no earlier than we asked for it.
         let asked = Instant::now();
         let claimed = door.claim(admitted, policy, answer.closed()).await;
-        judged.store(true, Ordering::Release);
+        let given_up = judged.swap(true, Ordering::AcqRel);
         let verdict = match claimed {
             Ok(verdict) => verdict,
             Err(refusal) => {
@@ -545,7 +549,7 @@ impl Settling<'_> {
             }
             other => return Err(door.refuse(other, admitted, policy).await),
         };
-        if answer.is_closed() {
+        if given_up || answer.is_closed() {
             let _ = door.engine.release(&permit).await;
             return Err(Refusal::new(Code::BadRequest, "the client left before it began"));
         }

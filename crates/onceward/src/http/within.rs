@@ -4,7 +4,9 @@
 //! The inner one lets such a request pass as it is, fence and permit included, and its answer is
 //! the outer one's to judge. What the inner route asks for beside a key (permission, a rate, a
 //! precondition) still holds, unless it is the same door, which has asked already. Layers on
-//! different stores know nothing of each other: each claims.
+//! different stores know nothing of each other: each claims, and so does one that would claim
+//! another key. Where two would end the same key in another number of commits, the handler can't
+//! have what both of them promise: that is refused.
 
 use std::sync::Arc;
 
@@ -14,12 +16,14 @@ use http::{Method, Request, Response};
 use http_body::Body as HttpBody;
 use tower_service::Service;
 
-use super::admit::required_if_match;
+use onceward_core::key::Key;
+
+use super::admit::{Admitted, record_key, required_if_match};
 use super::body::{Body, BoxError};
 use super::door::Door;
 use super::names;
 use super::pass::{call, failed};
-use super::policy::{Mode, Policy};
+use super::policy::{Commits, Mode, Policy};
 use super::refusal::{Code, Refusal};
 use super::route::Place;
 use super::said::Refused;
@@ -36,30 +40,50 @@ struct One {
     method: Method,
     path: String,
     key: String,
+    record: Key,
+    commits: Commits,
 }
 
 impl Claimed {
-    /// Notes that this door claims the request, under this key of the client's.
-    pub(super) fn by(head: &mut Parts, door: &Arc<Door>, key: &str) {
+    /// Notes that this door claims the request, in this many commits.
+    pub(super) fn by(
+        head: &mut Parts,
+        door: &Arc<Door>,
+        (admitted, commits): (&Admitted, Commits),
+    ) {
         let (method, path) = (head.method.clone(), one_spelling(head.uri.path()).into_owned());
+        let (key, record) = (admitted.key.clone(), admitted.claim.key.clone());
         let claims = head.extensions.get_or_insert_default::<Self>();
-        claims.0.push(One { door: door.clone(), method, path, key: key.into() });
+        claims.0.push(One { door: door.clone(), method, path, key, record, commits });
     }
 
     /// Whether this request was claimed on the door's store already, and by whom. A handler may
     /// make further requests out of its own, extensions and all: those are claimed as others are.
-    pub(super) fn over<B>(door: &Arc<Door>, request: &Request<B>) -> Option<Outer> {
-        let Self(claims) = request.extensions().get()?;
-        let path = one_spelling(request.uri().path());
-        let key = request.headers().get(names::IDEMPOTENCY_KEY)?.as_bytes();
-        let same = claims.iter().filter(|one| {
-            one.method == *request.method() && one.path == *path && one.key.as_bytes() == key
-        });
-        let mut doors = same.map(|one| &one.door);
-        if doors.clone().any(|outer| Arc::ptr_eq(outer, door)) {
+    pub(super) fn over(door: &Arc<Door>, head: &mut Parts) -> Option<Outer> {
+        let Self(claims) = head.extensions.get()?;
+        let path = one_spelling(head.uri.path());
+        let key = head.headers.get(names::IDEMPOTENCY_KEY)?.as_bytes();
+        let mut same: Vec<_> = claims
+            .iter()
+            .filter(|one| one.method == head.method && one.path == *path)
+            .filter(|one| one.key.as_bytes() == key)
+            .cloned()
+            .collect();
+        if same.iter().any(|one| Arc::ptr_eq(&one.door, door)) {
             return Some(Outer::Itself);
         }
-        doors.any(|outer| outer.engine.shares_store(&door.engine)).then_some(Outer::Another)
+        same.retain(|one| one.door.engine.shares_store(&door.engine));
+        let One { key, .. } = same.first()?;
+        let found = door.routes.find(&head.method, head.uri.path());
+        let Some((policy, place)) = found.filter(|(policy, _)| policy.mode == Mode::Enforce) else {
+            // It claims nothing here.
+            return Some(Outer::Another);
+        };
+        // Who can't be told, or sends no key that is one, is refused on the usual way.
+        let caller = door.identify(head)?;
+        let record = record_key((policy, &place), &caller, key).ok()?;
+        let outer = same.iter().find(|one| one.record == record)?;
+        Some(if outer.commits == policy.commits { Outer::Another } else { Outer::Unlike })
     }
 }
 
@@ -70,13 +94,15 @@ pub(super) enum Outer {
     Itself,
     /// Another one.
     Another,
+    /// Another one, in another number of commits.
+    Unlike,
 }
 
 /// Lets a claimed request pass.
 pub(super) async fn within<S, B, R>(
     (door, outer): (&Door, Outer),
     inner: S,
-    request: Request<B>,
+    (mut head, body): (Parts, B),
 ) -> Response<Body>
 where
     S: Service<Request<B>, Response = Response<R>>,
@@ -84,11 +110,10 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let (mut head, body) = request.into_parts();
     let found = door.routes.find(&head.method, head.uri.path());
     if let Some((policy, place)) = found.filter(|(policy, _)| policy.mode == Mode::Enforce)
-        && outer == Outer::Another
-        && let Err(refused) = asked(door, &mut head, policy, &place).await
+        && outer != Outer::Itself
+        && let Err(refused) = asked((door, outer), &mut head, policy, &place).await
     {
         return refused;
     }
@@ -100,12 +125,18 @@ where
 
 /// What a route asks for beside a key.
 async fn asked(
-    door: &Door,
+    (door, outer): (&Door, Outer),
     head: &mut Parts,
     policy: &Policy,
     place: &Place,
 ) -> Result<(), Response<Body>> {
     let said = |refusal| refused(policy, &refusal);
+    if outer == Outer::Unlike {
+        // Released wherever it is judged: nothing has run.
+        let detail = "two layers on one store hold this key in another number of commits, so the \
+                      handler was not run; give both the same `commits`, or leave one out";
+        return Err(said(Refusal::new(Code::InFlight, detail)));
+    }
     let nobody = || Refusal::new(Code::AuthRequired, "send credentials");
     let caller = door.identify(head).ok_or_else(nobody).map_err(said)?;
     required_if_match(head, policy).map_err(said)?;

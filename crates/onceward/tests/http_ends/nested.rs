@@ -180,3 +180,59 @@ async fn h5_an_unknown_end_leaves_record_payload_hash_and_audit() {
         assert_eq!(shop.charged("k"), 1);
     }
 }
+
+/// A door for one caller.
+fn door_of(engine: &Engine, caller: &str, policy: Policy) -> Door {
+    let caller = Caller { tenant: "acme".into(), caller: caller.into() };
+    Door::new(engine.clone(), Identity::Single(caller), Routes::every(policy).unwrap())
+}
+
+#[tokio::test]
+async fn h3_b02_an_inner_layer_that_would_claim_another_key_claims_it() {
+    let engine = engine();
+    let (router, ran) = counting();
+    let per_tenant = Policy { per_caller: false, ..Policy::default() };
+    let inner = router.layer(OncewardLayer::new(door(&engine, per_tenant)));
+    let [ada, bob] = ["ada", "bob"].map(|caller| {
+        inner.clone().layer(OncewardLayer::new(door_of(&engine, caller, Policy::default())))
+    });
+    runs_once(&ada, &ran).await;
+    let other = send(&bob, "k", "{}".into()).await;
+    assert_eq!(other.body.as_deref(), Some(&b"run 1"[..]), "{other:?}");
+    assert_eq!(ran.load(Ordering::SeqCst), 1, "once per tenant, as the inner one promises");
+    assert_eq!(records(&engine).await, 3);
+}
+
+#[tokio::test]
+async fn h3_b02_layers_that_end_one_key_in_two_ways_are_refused_before_anything_runs() {
+    for (outer, inner) in [(Commits::Two, Commits::One), (Commits::One, Commits::Two)] {
+        let engine = engine();
+        let (router, ran) = counting();
+        let [inner, outer] = [inner, outer]
+            .map(|commits| door(&engine, Policy { commits, ..Policy::default() }))
+            .map(OncewardLayer::new);
+        let router = router.layer(inner).layer(outer);
+        for _ in 0..2 {
+            let refused = send(&router, "k", "{}".into()).await;
+            assert_eq!((refused.status, &*refused.code()), (409, "idempotency.in_flight"));
+            let body = String::from_utf8(refused.body.unwrap().to_vec()).unwrap();
+            assert!(body.contains("commits"), "{body}");
+        }
+        assert_eq!((ran.load(Ordering::SeqCst), records(&engine).await), (0, 0));
+    }
+}
+
+#[tokio::test]
+async fn h3_b02_an_inner_door_asks_for_itself_who_the_caller_is() {
+    let (outer, inner) = (engine(), engine());
+    let (router, ran) = counting();
+    let bob = router.layer(OncewardLayer::new(door_of(&inner, "bob", Policy::default())));
+    let headers = ["x-tenant", "x-caller"].map(http::HeaderName::from_static);
+    let [tenant, caller] = headers;
+    let ada = door(&outer, Policy::default()).with_identity_headers(tenant, caller);
+    let both = bob.clone().layer(OncewardLayer::new(ada));
+    assert_eq!(send(&both, "k", "{}".into()).await.status, 200);
+    let replay = send(&bob, "k", "{}".into()).await;
+    assert!(replay.has("idempotency-replayed", "true"), "{replay:?}");
+    assert_eq!(ran.load(Ordering::SeqCst), 1, "the record is that of the inner door's caller");
+}
