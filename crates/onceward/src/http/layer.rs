@@ -480,17 +480,13 @@ impl Waiting {
             Err(_) if self.judged.load(Ordering::Acquire) => heard.await,
             Err(_) => match self.known().await {
                 Some(known) => return known,
-                None if self.gives_up() => return Err(silent_store()),
+                // Nobody has judged it so far: what is granted from now on runs no more.
+                None if !self.judged.swap(true, Ordering::AcqRel) => return Err(silent_store()),
                 None => heard.await,
             },
         };
         let detail = "the server broke off; retry with the same key";
         answered.unwrap_or_else(|_| Err(Refusal::new(Code::UpstreamFailed, detail)))
-    }
-
-    /// Whether nobody has judged the claim so far: then what is granted from now on runs no more.
-    fn gives_up(&self) -> bool {
-        !self.judged.swap(true, Ordering::AcqRel)
     }
 
     async fn known(&self) -> Option<Result<Response<Body>, Refusal>> {
