@@ -23,6 +23,8 @@ enum Inner {
         opened_ms: u64,
         boot_ms: u64,
         boot: Option<[u8; 16]>,
+        /// What people had set then.
+        wall: At,
         /// Whether the last instant was of the same boot.
         goes_on: bool,
     },
@@ -89,7 +91,8 @@ impl StoreClock {
             None => reading.wall.0.max(last.now.0),
         };
         let boot = reading.boot.map(|boot| boot.id);
-        Self(Inner::Machine { opened_ms, boot_ms: boot_ms(), boot, goes_on: since.is_some() })
+        let (wall, goes_on) = (reading.wall, since.is_some());
+        Self(Inner::Machine { opened_ms, boot_ms: boot_ms(), boot, wall, goes_on })
     }
 
     /// Whether the time since the last instant is known, and not only what people have set.
@@ -98,6 +101,17 @@ impl StoreClock {
         match &self.0 {
             Inner::Machine { goes_on, .. } => *goes_on,
             Inner::Manual(_) => true,
+        }
+    }
+
+    /// How far it was ahead of what people had set when it began.
+    #[must_use]
+    pub fn ahead_of_wall_ms(&self) -> i64 {
+        match &self.0 {
+            Inner::Machine { opened_ms, wall, .. } => {
+                opened_ms.cast_signed().saturating_sub(wall.0.cast_signed())
+            }
+            Inner::Manual(_) => 0,
         }
     }
 

@@ -82,6 +82,22 @@ async fn m8_after_the_machine_was_started_again_a_lease_is_granted_once_more_in_
     }
 }
 
+#[tokio::test]
+async fn m8_a_clock_that_is_not_the_machines_is_said() {
+    let folder = Folder::new("clock-apart");
+    let mut told = Vec::new();
+    for ahead in [HOUR, 2 * HOUR, HOUR + 1_000, 0] {
+        let options = SqliteOptions::default();
+        let reading = reading(ahead, false);
+        let store = SqliteStore::open_reading(folder.database(), options, reading).unwrap();
+        told.push(store.standing().warnings.join("; "));
+        store.close().await.unwrap();
+    }
+    assert!(told[0].is_empty() && told[2].is_empty(), "{told:?}");
+    assert!(told[1].contains("s behind the machine's"), "{told:?}");
+    assert!(told[3].contains("s ahead of the machine's"), "{told:?}");
+}
+
 /// In the boot that [`reading`] calls another one, when so much has passed there since the last
 /// commit.
 fn later(ahead_ms: u64, passed_ms: u64) -> Reading {

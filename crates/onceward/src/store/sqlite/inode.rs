@@ -4,13 +4,16 @@
 //! hard link would have another one, and another log; the lock taken here is on the inode. It is
 //! `flock`'s, which knows nothing of the locks that SQLite takes with `fcntl`, and those know
 //! nothing of it. But whoever closes any handle of a file loses all of the process' `fcntl` locks
-//! on it: so all stores of this process share one handle, which is closed after them.
+//! on it: so all stores of this process share one handle, which is closed after them. On a file
+//! system of the network `flock` is none of these: no lock is taken there.
 
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rustix::io::Errno;
 
 /// Which file something is: names may change, this does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +53,8 @@ pub(super) struct Inode {
 struct Writers {
     count: usize,
     alone: bool,
+    /// Whether other processes are kept out by a lock.
+    locked: bool,
 }
 
 /// The right to write to a file, until this is dropped.
@@ -85,7 +90,7 @@ impl Inode {
             return Err(TryLockError::WouldBlock);
         }
         if writers.count == 0 {
-            if alone { self.file.try_lock() } else { self.file.try_lock_shared() }?;
+            writers.locked = self.lock(alone)?;
         }
         writers.count += 1;
         writers.alone = alone;
@@ -93,8 +98,39 @@ impl Inode {
         Ok(Claimed(self))
     }
 
+    /// Locks it for this process. False where that would keep SQLite out too, or can't be done on
+    /// a handle that only reads.
+    fn lock(&self, alone: bool) -> Result<bool, TryLockError> {
+        if rustix::fs::fstatfs(&self.file).is_ok_and(|there| is_remote(there.f_type.to_le_bytes()))
+        {
+            return Ok(false);
+        }
+        match if alone { self.file.try_lock() } else { self.file.try_lock_shared() } {
+            Err(TryLockError::Error(error))
+                if Errno::from_io_error(&error) == Some(Errno::BADF) =>
+            {
+                Ok(false)
+            }
+            locked => locked.map(|()| true),
+        }
+    }
+
     fn writers(&self) -> MutexGuard<'_, Writers> {
         self.writers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a file system, by the number of its kind, makes locks of bytes of `flock`'s, or keeps
+/// every other handle from what is locked: NFS, and the three of SMB.
+fn is_remote(kind: impl AsRef<[u8]>) -> bool {
+    const KINDS: [u32; 4] = [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42];
+    KINDS.iter().any(|remote| kind.as_ref().starts_with(&remote.to_le_bytes()))
+}
+
+impl Claimed {
+    /// Whether other processes are kept out under every name of the file.
+    pub(super) fn locks(&self) -> bool {
+        self.0.writers().locked
     }
 }
 
@@ -114,6 +150,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn l1_no_lock_is_taken_where_it_would_keep_sqlite_out() {
+        let (nfs, smb2, ext4, tmpfs) = (0x6969_i64, 0xfe53_4d42_i64, 0xef53_i64, 0x0102_1994_i64);
+        assert!(is_remote(nfs.to_le_bytes()) && is_remote(smb2.to_le_bytes()));
+        assert!(!is_remote(ext4.to_le_bytes()) && !is_remote(tmpfs.to_le_bytes()));
+    }
+
+    #[test]
     fn l1_one_file_is_one_lock_under_each_of_its_names() {
         let folder = std::env::temp_dir().join(format!("onceward-inode-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -124,6 +167,7 @@ mod tests {
         assert!(Arc::ptr_eq(&inode(&first), &inode(&second)), "one handle");
         assert_eq!(inode(&first).links(), 2);
         let held = inode(&first).claim(true).unwrap();
+        assert!(held.locks());
         for alone in [true, false] {
             inode(&second).claim(alone).unwrap_err();
         }

@@ -28,6 +28,10 @@ pub(super) enum Matter {
     Note,
     /// Other names of the file.
     Links,
+    /// A file system on which the file itself is not locked.
+    Remote,
+    /// The machine's clock says something else.
+    Clock,
     /// What was erased is not out of the log yet.
     Erased,
     /// The log is longer than it should be.

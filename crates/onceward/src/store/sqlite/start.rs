@@ -34,6 +34,8 @@ use super::{
 const PAGE_BYTES: u32 = 4_096;
 /// How long a store that is closed waits for other programs that read the database.
 const LAST_FOLD_WITHIN: Duration = Duration::from_secs(1);
+/// How far the store's clock may be from the machine's until that is said.
+const CLOCKS_APART_MS: u64 = 60_000;
 
 /// The file, as long as the writer has it. However that ends, memory tells nothing from then on:
 /// others may write.
@@ -137,7 +139,7 @@ fn claim(path: &Path, alone: bool, notices: &Notices) -> Result<Claimed, StoreEr
             ),
         );
     }
-    inode.claim(alone).map_err(|error| {
+    let claimed = inode.claim(alone).map_err(|error| {
         let why = match error {
             std::fs::TryLockError::WouldBlock => {
                 "is in use under another name (a hard link); stop who holds it, and remove the \
@@ -149,7 +151,36 @@ fn claim(path: &Path, alone: bool, notices: &Notices) -> Result<Claimed, StoreEr
             }
         };
         StoreError::Open(format!("the database {shown} {why}"))
-    })
+    })?;
+    if !claimed.locks() {
+        notices.say(
+            Matter::Remote,
+            format!(
+                "the database {shown} lies on a file system of the network (NFS, SMB): a second \
+                 server is kept out by its lock file alone, and SQLite's log needs a disk of this \
+                 machine; put the database on one"
+            ),
+        );
+    }
+    Ok(claimed)
+}
+
+/// Says so where the store's clock is another one than the machine's.
+fn compare_clocks(clock: &StoreClock, path: &Path, notices: &Notices) {
+    let apart = clock.ahead_of_wall_ms();
+    if apart.unsigned_abs() > CLOCKS_APART_MS {
+        let way = if apart > 0 { "ahead of" } else { "behind" };
+        notices.say(
+            Matter::Clock,
+            format!(
+                "the clock of {} is {} s {way} the machine's: the machine's was set since it \
+                 started, or was wrong before. Leases and retention go by the former, which never \
+                 runs back; it takes over what is set with the next start of the machine",
+                path.display(),
+                apart.unsigned_abs() / 1_000
+            ),
+        );
+    }
 }
 
 /// Walks the log that an earlier run has left.
@@ -356,6 +387,7 @@ impl SqliteStore {
         }
         let meta = Meta::at_open(&connection, path)?;
         let clock = clock(meta.last());
+        compare_clocks(&clock, path, &notices);
         let refused = |error: rusqlite::Error| open::refused(path, &error);
         let mut folded = true;
         if found.log.is_some_and(|log| log.behind.is_some()) {
