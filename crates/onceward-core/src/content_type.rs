@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn h7_what_readers_may_take_for_another_type_is_opaque_and_told_apart() {
+    fn a07_what_readers_may_take_for_another_type_is_opaque_and_told_apart() {
         type Lines<'l> = (&'l [&'l [u8]], &'l [&'l [u8]]);
         let all: [Lines<'_>; 9] = [
             (&[b"a/b"], &[]),

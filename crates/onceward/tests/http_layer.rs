@@ -716,7 +716,7 @@ async fn m5_masked_values_inside_a_part_are_kept_as_a_hash(on: On) {
     assert!(!said.contains("kiwi") && !said.contains("plum"), "{said}");
 }
 
-async fn h7_what_a_body_is_encoded_in_counts(on: On) {
+async fn a07_what_a_body_is_encoded_in_counts(on: On) {
     let place = place(on, Policy::default()).await;
     let sent = |headers: &[(&'static str, &str)]| {
         let mut request = request("POST", "/payments", Some("k"), "{}");
@@ -860,7 +860,7 @@ on_every_store! {
     e04_the_business_dialect_explains_a_conflict_and_marks_an_expired_key,
     m5_what_masked_values_grow_to_is_kept_as_hashes,
     m5_masked_values_inside_a_part_are_kept_as_a_hash,
-    h7_what_a_body_is_encoded_in_counts,
+    a07_what_a_body_is_encoded_in_counts,
     r07_a_key_that_no_route_protects_is_marked_or_refused,
     a_lease_is_renewed_while_the_handler_works,
 }

@@ -94,7 +94,7 @@ fn a07_ignored_fields_are_left_out_by_name() {
 }
 
 #[test]
-fn h7_fields_of_one_root_count_in_their_order() {
+fn a07_fields_of_one_root_count_in_their_order() {
     let forms = |bodies: &[&str]| -> Vec<_> {
         bodies.iter().map(|body| form(body.as_bytes()).expect("a form")).collect()
     };

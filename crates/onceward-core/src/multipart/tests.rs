@@ -199,7 +199,7 @@ fn r11_what_readers_may_take_for_something_else_is_not_well_formed() {
 }
 
 #[test]
-fn h7_parts_of_one_root_and_parts_around_a_file_count_in_their_order() {
+fn a07_parts_of_one_root_and_parts_around_a_file_count_in_their_order() {
     let field = |name: &str| part(&format!("name=\"{name}\""), "", "1");
     let file = |name: &str| part(&format!("name=\"{name}\"; filename=\"f\""), "", "1");
     let (a, b, ax) = (field("a"), field("b"), field("a[x]"));
@@ -219,13 +219,13 @@ fn h7_parts_of_one_root_and_parts_around_a_file_count_in_their_order() {
 }
 
 #[test]
-fn h7_an_escape_without_quotes_is_read_by_nobody_alike() {
+fn a07_an_escape_without_quotes_is_read_by_nobody_alike() {
     assert_eq!(read(B, body(B, &[&part("name=a\\b", "", "1")]).as_bytes()), None);
     assert_eq!(of(&part("name=\"a\\b\"", "", "1")), r#"{"a\\b":"1"}"#);
 }
 
 #[test]
-fn h7_the_parameters_of_a_part_are_few() {
+fn a07_the_parameters_of_a_part_are_few() {
     let of = |count: usize| {
         let params: String = (1..count).map(|param| format!("; p{param}=1")).collect();
         read(B, body(B, &[&part(&format!("name=a{params}"), "", "1")]).as_bytes())
