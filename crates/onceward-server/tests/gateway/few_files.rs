@@ -116,3 +116,34 @@ async fn l4_many_requests_over_one_connection_leave_files_too() {
     assert_eq!(h2(gateway.listen).await.send_request(asked()).await.unwrap().status(), 200);
     assert_eq!(ran.load(Ordering::SeqCst), sent + 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l4_idle_connections_give_way_to_who_waits_for_one() {
+    let slow = || async {
+        // sleeps because requests are to be at once
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let (first, second) = (axum::Router::new().fallback(slow), axum::Router::new().fallback(slow));
+    let folder = folder("idle_gives_way");
+    let route = format!(
+        "[[route]]\nmatch = \"POST /second\"\nmissing_key = \"allow\"\nupstream = \"http://{}\"\n",
+        serve(second).await
+    );
+    // Idle connections stay longer than anybody waits.
+    let file = format!("[server]\nupstream_idle_timeout = \"1m\"\n{route}");
+    std::fs::write(folder.join("onceward.toml"), file).unwrap();
+    let gateway = start(&folder, serve(first).await);
+    let client = h2(gateway.listen).await;
+    for path in ["/first", "/second", "/first"] {
+        let mut streams = JoinSet::new();
+        for _ in 0..STREAMS {
+            let url = format!("http://api.example{path}");
+            let asked = Request::post(url).body(Full::<Bytes>::default()).unwrap();
+            let mut client = client.clone();
+            streams.spawn(async move { client.send_request(asked).await.unwrap().status() });
+        }
+        while let Some(status) = streams.join_next().await {
+            assert_eq!(status.unwrap(), 200, "{path}");
+        }
+    }
+}
