@@ -76,7 +76,7 @@ fn a_sweep_drops_what_is_past_its_time() {
 fn migrate_makes_a_store() {
     let folder = folder("migrate");
     let made = run(&folder, &["migrate", "--json"]).json();
-    assert_eq!((&made["store"], &made["version"]), (&"sqlite:onceward.db".into(), &2.into()));
+    assert_eq!((&made["store"], &made["version"]), (&"sqlite:onceward.db".into(), &3.into()));
     assert_eq!(run(&folder, &["migrate"]).ok(), "sqlite:onceward.db is at schema version 3.\n");
     let empty = run(&folder, &["keys", "list"]).ok();
     assert_eq!(empty, "No records in sqlite:onceward.db fit.\n");
