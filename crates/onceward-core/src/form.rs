@@ -108,7 +108,7 @@ impl Fields {
             known.dedup();
             if known.len() > 1 {
                 let places: HashMap<_, _> = known.into_iter().zip(0..).collect();
-                orders.push(order(format!("order {root}"), names.iter().map(|name| places[name])));
+                orders.push(order(&format!("order {root}"), names.iter().map(|name| places[name])));
                 mixed.insert(root.to_owned());
             }
         }
@@ -126,12 +126,12 @@ impl Fields {
         }
         before.sort_by(|(one, _), (other, _)| key_order(one.as_bytes(), other.as_bytes()));
         let is_told = before.iter().any(|(_, files)| *files > 0);
-        is_told.then(|| order("files".into(), before.into_iter().map(|(_, files)| files)))
+        is_told.then(|| order("files", before.into_iter().map(|(_, files)| files)))
     }
 }
 
 /// What says in which order fields came: no field has such a name.
-fn order(what: String, places: impl Iterator<Item = usize>) -> Field {
+fn order(what: &str, places: impl Iterator<Item = usize>) -> Field {
     let places: Vec<_> = places.map(|place| place.to_string().into_bytes()).collect();
     let mut value = Vec::new();
     array(places.iter(), &mut value);
