@@ -112,7 +112,7 @@ async fn l8_a_database_that_was_lost_with_the_last_segment_is_told() {
             std::fs::remove_file(path).unwrap();
         }
     }
-    let service = service.started_again();
+    let service = service.started_without_its_store("lost-segment");
     eventually("the alarm", async || health(&service).await.0 == "degraded").await;
     let (_, warnings) = health(&service).await;
     assert!(warnings.contains("the last segments are lost"), "{warnings}");

@@ -113,6 +113,14 @@ impl Service {
         self.started_again_with(&[])
     }
 
+    /// Anew, on an empty store: the one that was there is lost. Files of it are the caller's to
+    /// remove.
+    pub(crate) fn started_without_its_store(&self, test: &str) -> Self {
+        let store = store(self.name, &format!("{test}-anew"), &self.folder);
+        let arguments = ["demo", self.name, "--no-traffic"];
+        Self::spawn_with(self.name, self.folder.clone(), &arguments, &store, &[])
+    }
+
     /// Anew, on the store that is there, with these variables.
     pub(crate) fn started_again_with(&self, variables: &[(&str, &str)]) -> Self {
         let arguments = ["demo", self.name, "--no-traffic"];
